@@ -1,0 +1,51 @@
+"""Gossamer: decentralized training in a few bits.
+
+Many clients, each with its own data, find one good model together while each talks only to its neighbours in a graph, and
+only in compressed messages.
+
+>>> import gossamer as gs
+>>> mixing = gs.mixing_matrix(gs.ring(8), weights="fdla")
+>>> problem = gs.quadratic(clients=8, d=10)
+>>> method = gs.BEER(lr=0.2, gamma=0.5, compressor=gs.gsgd(5))
+>>> run = gs.simulate(method, problem, mixing, rounds=500, seed=0)
+>>> bool(run.final.grad_norm < 1e-3)
+True
+"""
+
+from gossamer._version import __version__
+from gossamer.algorithms import BEER, CHOCOSGD, D2, DSGD, Algorithm
+from gossamer.compression import Compressor, Message, gsgd, identity, top_k
+from gossamer.errors import CodecError, DataError, GossamerError, InputError
+from gossamer.problems import Problem, logistic_regression, quadratic
+from gossamer.runtime import Record, Run, Runs, read_record, simulate
+from gossamer.topology import MixingMatrix, complete, mixing_matrix, ring
+
+__all__ = [
+    "BEER",
+    "CHOCOSGD",
+    "D2",
+    "DSGD",
+    "Algorithm",
+    "CodecError",
+    "Compressor",
+    "DataError",
+    "GossamerError",
+    "InputError",
+    "Message",
+    "MixingMatrix",
+    "Problem",
+    "Record",
+    "Run",
+    "Runs",
+    "__version__",
+    "complete",
+    "gsgd",
+    "identity",
+    "logistic_regression",
+    "mixing_matrix",
+    "quadratic",
+    "read_record",
+    "ring",
+    "simulate",
+    "top_k",
+]

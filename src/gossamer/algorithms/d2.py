@@ -1,0 +1,69 @@
+"""D2: decentralized training over decentralized data, uncompressed."""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from gossamer.algorithms.base import Algorithm, Round
+from gossamer.compression.dense import identity
+from gossamer.errors import InputError, check_positive
+from gossamer.registry import methods
+
+
+@dataclass(frozen=True)
+class D2State:
+    """The models, and what the next step subtracts: x - lr grad of the step before."""
+
+    x: Tensor
+    old: Tensor
+
+
+@methods.register("d2")
+@dataclass(frozen=True)
+class D2(Algorithm[D2State]):
+    """D2 of Tang, Lian, Yan, Zhang, Liu: *D2: Decentralized Training over Decentralized Data*, ICML 2018
+    (arXiv 1803.07068). Exact whatever the difference between the clients.
+
+    X^1 = (X^0 - lr grad F(X^0)) W;  X^(t+1) = (2 X^t - X^(t-1) - lr grad F(X^t) + lr grad F(X^(t-1))) W.
+
+    Args:
+        lr: The step size.
+        lazy: Mix with (W + I)/2 in place of W. D2 needs a smallest eigenvalue above -1/3, which this always gives and W
+            itself often does not have (FDLA weights on a ring of 10: -0.826).
+
+    Deviations: `lazy` by default, as above.
+    """  # noqa: D205
+
+    lr: float
+    lazy: bool = True
+
+    title = "D2"
+    paper = "Tang et al., 2018 (arXiv 1803.07068)"
+    messages = 1
+
+    def __post_init__(self) -> None:
+        check_positive("lr", self.lr)
+        if not isinstance(self.lazy, bool):
+            raise InputError(f"`lazy` must be true or false, got {self.lazy!r}.")
+
+    def check_mixing(self, lambda_min: float) -> None:
+        """D2 diverges where the smallest eigenvalue is -1/3 or less."""
+        if not self.lazy and lambda_min <= -1 / 3:
+            raise InputError(
+                f"D2 needs a mixing matrix whose smallest eigenvalue is above -1/3, got {lambda_min:.3f}; "
+                "leave `lazy` at its default to mix with (W + I)/2."
+            )
+
+    def init(self, x: Tensor) -> D2State:
+        """With `old` = x, the first step's 2 x - old is x alone."""
+        return D2State(x, x)
+
+    def step(self, state: D2State, round: Round) -> D2State:
+        """Extrapolate, then mix."""
+        x = state.x
+        adapted = x - round.lr * round.oracle(x)
+        z = x + adapted - state.old
+        mixed = round.exchange(round.compress(identity(), z, "x")).wait()[0]
+        if self.lazy:
+            mixed = (mixed + z) / 2
+        return D2State(mixed.to(x), adapted)

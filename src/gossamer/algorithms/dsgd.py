@@ -1,0 +1,58 @@
+"""DSGD: gossip and gradient, uncompressed."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import Tensor
+
+from gossamer.algorithms.base import Algorithm, Round
+from gossamer.compression.dense import identity
+from gossamer.errors import check_choice, check_positive
+from gossamer.registry import methods
+
+
+@dataclass(frozen=True)
+class DSGDState:
+    """The models alone."""
+
+    x: Tensor
+
+
+@methods.register("dsgd")
+@dataclass(frozen=True)
+class DSGD(Algorithm[DSGDState]):
+    """DSGD (D-PSGD) of Lian et al.: *Can Decentralized Algorithms Outperform Centralized Algorithms?*, NeurIPS 2017
+    (arXiv 1705.09056). At a constant step it stops at a floor that grows with the difference between the clients.
+
+    Args:
+        lr: The step size.
+        order: `"combine-then-adapt"`: X W - lr grad F(X), as in the paper; `"adapt-then-combine"`: (X - lr grad F(X)) W.
+
+    Deviations: none.
+    """  # noqa: D205
+
+    lr: float
+    order: Literal["combine-then-adapt", "adapt-then-combine"] = "combine-then-adapt"
+
+    title = "DSGD"
+    paper = "Lian et al., 2017 (arXiv 1705.09056)"
+    messages = 1
+    examples = ({"lr": 0.05}, {"lr": 0.05, "order": "adapt-then-combine"})
+
+    def __post_init__(self) -> None:
+        check_positive("lr", self.lr)
+        check_choice("order", self.order, ("combine-then-adapt", "adapt-then-combine"))
+
+    def init(self, x: Tensor) -> DSGDState:
+        """The models."""
+        return DSGDState(x)
+
+    def step(self, state: DSGDState, round: Round) -> DSGDState:
+        """Mix and step, in the chosen order."""
+        x = state.x
+        if self.order == "combine-then-adapt":
+            pending = round.exchange(round.compress(identity(), x, "x"))
+            grad = round.oracle(x)  # while the models travel
+            return DSGDState(pending.wait()[0].to(x) - round.lr * grad)
+        z = x - round.lr * round.oracle(x)
+        return DSGDState(round.exchange(round.compress(identity(), z, "x")).wait()[0].to(x))

@@ -1,0 +1,94 @@
+"""Quadratics whose clients disagree: the smallest problem on which methods can be told apart."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gossamer.errors import check_integer, check_nonnegative, check_positive
+from gossamer.problems.base import Problem, as_device, as_dtype
+from gossamer.registry import objectives
+
+
+class Quadratic(Problem):
+    """f_i(x) = mean over rows r of 1/2 (x - c_ir)' D_i (x - c_ir) with diagonal D_i: closed forms for everything."""
+
+    def __init__(self, curvature: Tensor, centres: Tensor) -> None:
+        self.curvature, self.centres = curvature, centres  # (clients, d), (clients, rows, d)
+        self.clients, self.rows_per_client, self.d = centres.shape
+        self.dtype, self.device = centres.dtype, centres.device
+        mean = centres.mean(dim=1, dtype=torch.float64)
+        spread = centres.double().var(dim=1, correction=0)
+        wide = curvature.double()
+        self._a = wide.mean(dim=0)
+        self._b = (wide * mean).mean(dim=0)
+        self._c = (wide * (mean**2 + spread)).sum(dim=1).mean()
+
+    def minimizer(self) -> Tensor:
+        """The x where the gradient of f is zero."""
+        return self._b / self._a
+
+    def gradient(self, x: Tensor, batch: Tensor | None = None) -> Tensor:
+        """D_i (x_i - mean of the chosen centres)."""
+        shape = (-1, self.clients, self.d)
+        if batch is None:
+            centre = self.centres.mean(dim=1).expand(x.view(shape).shape)
+        else:
+            client = torch.arange(self.clients, device=self.device)[:, None]
+            centre = self.centres[client, batch.view(-1, self.clients, batch.shape[1])].mean(dim=2)
+        return (self.curvature * (x.view(shape) - centre)).view(x.shape)
+
+    def evaluate(self, models: Tensor) -> dict[str, Tensor]:
+        """In closed form, in float64."""
+        x = models.double()
+        gradient = self._a * x - self._b
+        loss = ((self._a * x / 2 - self._b) * x).sum(dim=1) + self._c / 2
+        return {"loss": loss, "grad_norm": gradient.norm(dim=1)}
+
+    def describe(self) -> dict[str, Any]:
+        """The size of the problem."""
+        return super().describe() | {"rows_per_client": self.rows_per_client}
+
+
+@objectives.register("quadratic")
+def quadratic(
+    clients: int = 8,
+    d: int = 10,
+    *,
+    condition: float = 10.0,
+    heterogeneity: float = 1.0,
+    noise: float = 0.0,
+    rows: int = 16,
+    seed: int = 0,
+    dtype: str | torch.dtype = "float32",
+    device: str | torch.device = "cpu",
+) -> Quadratic:
+    """Random diagonal quadratics, each client with its own curvature and its own centre.
+
+    Args:
+        clients: How many.
+        d: Coordinates.
+        condition: Largest over smallest curvature, within each client; the largest is 1.
+        heterogeneity: Deviation of the clients' centres around their common one.
+        noise: Deviation of a client's rows around its centre: what makes a minibatch gradient noisy.
+        rows: Rows of data a client.
+        seed: Of the generator.
+        dtype: float32 or float64.
+        device: Where the tensors live.
+    """
+    check_integer("clients", clients, 1)
+    check_integer("d", d, 1)
+    check_integer("rows", rows, 1)
+    check_integer("seed", seed, 0)
+    check_positive("condition", condition)
+    check_nonnegative("heterogeneity", heterogeneity)
+    check_nonnegative("noise", noise)
+    generator = np.random.default_rng(seed)
+    curvature = condition ** -generator.random((clients, d))
+    common = generator.standard_normal(d)
+    centre = common + heterogeneity * generator.standard_normal((clients, d))
+    spread = generator.standard_normal((clients, rows, d))
+    centres = centre[:, None] + noise * (spread - spread.mean(axis=1, keepdims=True))
+    where = {"dtype": as_dtype(dtype), "device": as_device(device)}
+    return Quadratic(torch.tensor(curvature, **where), torch.tensor(centres, **where))  # type: ignore[arg-type]

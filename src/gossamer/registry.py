@@ -1,0 +1,114 @@
+"""Names to things: so that a spec file can say `"beer"` or `"gsgd:5"`, and other packages can add their own.
+
+A class registers itself with a decorator; a class of another package is found through an entry point (groups
+`gossamer.methods` and `gossamer.compressors`). Names are compared in lower case with `-` read as `_`.
+"""
+
+import inspect
+from collections.abc import Callable, Iterator
+from importlib.metadata import entry_points
+from typing import Any, TypeVar
+
+from gossamer.errors import InputError, check_choice
+
+Thing = TypeVar("Thing", bound=Callable[..., Any])
+
+
+def normal(name: str) -> str:
+    """The form in which names are compared: `"CHOCO-SGD"` and `"choco_sgd"` are one."""
+    return name.strip().lower().replace("-", "_")
+
+
+class Registry:
+    """Factories of one kind (methods, compressors, graphs, ...) by name."""
+
+    def __init__(self, kind: str, entry_point_group: str | None = None) -> None:
+        self.kind = kind
+        self._group = entry_point_group
+        self._things: dict[str, Callable[..., Any]] = {}
+
+    def register(self, name: str) -> Callable[[Thing], Thing]:
+        """Class or function decorator: make the thing known under `name`."""
+
+        def add(thing: Thing) -> Thing:
+            known = self._things.get(normal(name))
+            if known is not None and known is not thing:
+                raise InputError(f"The {self.kind} {name!r} is already registered, by {known.__module__}.")
+            self._things[normal(name)] = thing
+            return thing
+
+        return add
+
+    def names(self) -> list[str]:
+        """Every known name, those of installed packages included."""
+        self._load_entry_points()
+        return sorted(self._things)
+
+    def get(self, name: str) -> Callable[..., Any]:
+        """The thing called `name`, or a sentence that lists the choices."""
+        if not isinstance(name, str) or normal(name) not in self._things:
+            check_choice(self.kind, normal(name) if isinstance(name, str) else name, self.names())
+        return self._things[normal(name)]
+
+    def name_of(self, thing: object) -> str:
+        """The name under which a thing, or the class of an instance, is registered."""
+        for name, known in self._things.items():
+            if thing is known or type(thing) is known:
+                return name
+        return type(thing).__name__
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names())
+
+    def build(self, description: object, **more: Any) -> Any:
+        """Make a thing from a spec: `"gsgd:5"`, `{"name": "gsgd", "bits": 5}`, or the thing itself.
+
+        Keys that the thing does not take are refused with the keys it does take.
+        """
+        if isinstance(description, str):
+            name, _, rest = description.partition(":")
+            positional = [_number(part) for part in rest.split(",")] if rest else []
+            keywords: dict[str, Any] = {}
+        elif isinstance(description, dict):
+            keywords = dict(description)
+            positional = []
+            if "name" not in keywords:
+                raise InputError(f"A {self.kind} needs a `name`; got {description!r}.")
+            name = keywords.pop("name")
+        else:
+            return description
+        factory = self.get(name)
+        keywords = more | keywords
+        takes = inspect.signature(factory).parameters
+        for key in keywords:
+            check_choice(f"{normal(name)}'s setting", key, takes)
+        try:
+            inspect.signature(factory).bind(*positional, **keywords)
+        except TypeError as error:
+            raise InputError(f"The {self.kind} {description!r} does not fit: {error}.") from None
+        return factory(*positional, **keywords)
+
+    def _load_entry_points(self) -> None:
+        if self._group is None:
+            return
+        group, self._group = self._group, None  # once is enough
+        for point in entry_points(group=group):
+            if normal(point.name) not in self._things:
+                self._things[normal(point.name)] = point.load()
+
+
+def _number(text: str) -> int | float | str:
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            pass
+    return text.strip()
+
+
+methods = Registry("method", "gossamer.methods")
+compressors = Registry("compressor", "gossamer.compressors")
+graphs = Registry("graph")
+weights = Registry("weights")
+objectives = Registry("objective")
+partitions = Registry("partition")

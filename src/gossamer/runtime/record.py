@@ -1,0 +1,123 @@
+"""The record of a run: what was measured, as a pandas frame and as lines of JSON that survive a kill.
+
+A file holds one JSON object a line: a header (`"gossamer"`: the version), one row for each evaluation, and an `"end"`
+line. Lines are flushed as they are written, so a run that is killed leaves a file that reads up to its last whole line.
+"""
+
+import json
+import math
+import os
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+from gossamer.errors import DataError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+COLUMNS = {
+    "round": "rounds done",
+    "packets": "packets sent on one link so far",
+    "bits": "bits sent on one link so far: 8 x the packets' bytes, averaged over clients",
+    "bits_total": "bits sent so far over all directed edges",
+    "bits_paper": "bits on one link as the paper counts them: b a coordinate and message",
+    "loss": "f at the average model",
+    "grad_norm": "norm of the gradient of f at the average model",
+    "accuracy": "test accuracy of the average model",
+    "worst_accuracy": "test accuracy of the worst client's own model",
+    "consensus": "mean over clients of ||x_i - average||^2",
+    "seconds": "wall time of the rounds so far, evaluation left out",
+}
+"""What a row holds."""
+
+
+@dataclass
+class Record:
+    """One run of one method with one seed: settings, rows, and how it ended (None while it runs or if it was killed)."""
+
+    header: dict[str, Any]
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    end: dict[str, Any] | None = None
+
+    @property
+    def label(self) -> str:
+        """The name of the method in tables and figures."""
+        return str(self.header.get("label", "?"))
+
+    @property
+    def seed(self) -> int:
+        """The seed of the run."""
+        return int(self.header.get("seed", 0))
+
+    @property
+    def diverged(self) -> str | None:
+        """A sentence if the run diverged."""
+        return self.end.get("reason") if self.end and self.end.get("status") == "diverged" else None
+
+    @property
+    def frame(self) -> "pd.DataFrame":
+        """The rows as a pandas frame, one column a measurement."""
+        import pandas as pd
+
+        return pd.DataFrame(self.rows, columns=list(COLUMNS))
+
+
+class RecordWriter:
+    """Appends a record to a file as it grows, one flushed line at a time."""
+
+    def __init__(self, path: Path, record: Record) -> None:
+        self._file: IO[str] = path.open("w", encoding="utf-8", newline="\n")
+        self._write(record.header)
+
+    def row(self, row: dict[str, Any]) -> None:
+        """Write one evaluation."""
+        self._write(row)
+
+    def close(self, end: dict[str, Any] | None) -> None:
+        """Write how the run ended, and make sure that it is on the disk."""
+        if end is not None:
+            self._write({"end": end})
+        os.fsync(self._file.fileno())
+        self._file.close()
+
+    def _write(self, line: dict[str, Any]) -> None:
+        # JSON knows neither NaN nor Inf: a measurement that is not finite is written as null.
+        plain = {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in line.items()}
+        self._file.write(json.dumps(plain, allow_nan=False) + "\n")
+        self._file.flush()
+
+
+def read_record(path: str | os.PathLike[str]) -> Record:
+    """The record in a file; a last line that was cut off by a kill is left out."""
+    path = Path(path)
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"The record '{path}' cannot be read: {getattr(error, 'strerror', None) or error}.") from None
+    parsed: list[dict[str, Any]] = []
+    for number, line in enumerate(lines, 1):
+        try:
+            value = json.loads(line)
+        except json.JSONDecodeError:
+            if number == len(lines):
+                break
+            raise DataError(f"The record '{path}' is damaged in line {number}.") from None
+        if not isinstance(value, dict):
+            raise DataError(f"The record '{path}' is damaged in line {number}.")
+        parsed.append(value)
+    if not parsed or "gossamer" not in parsed[0]:
+        raise DataError(f"'{path}' is not a record of Gossamer: its first line is no header.")
+    record = Record(parsed[0])
+    for value in parsed[1:]:
+        if "end" in value:
+            record.end = value["end"]
+        else:
+            record.rows.append(value)
+    return record
+
+
+def record_name(label: str, seed: int) -> str:
+    """The file name of a run: letters, digits and dashes, whatever the label holds."""
+    return f"{re.sub(r'[^A-Za-z0-9._]+', '-', label).strip('-.') or 'run'}-seed{seed}.jsonl"
