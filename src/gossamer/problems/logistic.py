@@ -41,10 +41,11 @@ class LogisticRegression(Problem):
             pull = torch.sigmoid(-(self.signed @ models))  # (clients, rows, seeds)
             data = -(self.signed.mT @ pull).permute(2, 0, 1).reshape(x.shape) / self.rows_per_client
         else:
-            seeds = x.shape[0] // self.clients
-            rows = self._flat[batch + self._first.repeat(seeds, 1)]  # (rows, batch, d)
-            pull = torch.sigmoid(-(rows @ x[:, :, None]))
-            data = -(pull.mT @ rows)[:, 0] / batch.shape[1]
+            which = batch.view(-1, self.clients, batch.shape[1]) + self._first
+            rows = self._flat.index_select(0, which.flatten()).view(*batch.shape, self.d)
+            # A row times a matrix: torch is five times slower at the same product as a matrix times a column.
+            pull = torch.sigmoid(-(x[:, None] @ rows.mT))
+            data = -(pull @ rows)[:, 0] / batch.shape[1]
         return data + self.nonconvex * (2 * x / (1 + x * x) ** 2)
 
     def evaluate(self, models: Tensor) -> dict[str, Tensor]:

@@ -1,0 +1,73 @@
+"""Records to a figure: gradient norm against rounds and against bits."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gossamer.runtime.record import Record
+
+# Okabe and Ito's colours, told apart by colour-blind readers; line styles tell them apart in print.
+_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+_STYLES = ("-", "--", "-.", (0, (1, 1)), (0, (5, 1, 1, 1, 1, 1)))
+_LOOK = {
+    "font.size": 12,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.alpha": 0.25,
+    "axes.axisbelow": True,
+    "figure.dpi": 200,
+    "savefig.bbox": "tight",
+}
+
+
+def convergence_figure(records: Sequence[Record], path: Path, title: str = "") -> None:
+    """Draw every method's gradient norm, mean and range over its seeds, and save it under `path` (PNG, PDF, SVG)."""
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    with matplotlib.rc_context(_LOOK):
+        figure = Figure(figsize=(11, 4.2), layout="constrained")
+        by_round, by_bits = figure.subplots(1, 2, sharey=True)
+        for number, label in enumerate(dict.fromkeys(record.label for record in records)):
+            lines = [record for record in records if record.label == label and len(record.rows) > 1]
+            if not lines:
+                continue
+            style: dict[str, Any] = {
+                "color": _COLOURS[number % len(_COLOURS)],
+                "linestyle": _STYLES[number % len(_STYLES)],
+                "linewidth": 2,
+            }
+            _draw(by_round, lines, "round", label, style)
+            _draw(by_bits, lines, "bits", label, style)
+        by_round.set(xlabel="rounds", ylabel=r"gradient norm  $\|\nabla f(\bar{x})\|$", yscale="log")
+        by_bits.set(xlabel="bits sent on one link", xscale="log")
+        by_round.set_xlim(left=0)
+        by_bits.legend(frameon=False, handlelength=3)
+        if title:
+            figure.suptitle(title, fontsize=13)
+        _save(figure, path)
+
+
+def _draw(axes: Any, records: Sequence[Record], x: str, label: str, style: dict[str, Any]) -> None:
+    rows = min(len(record.rows) for record in records)
+    first = 1 if x == "bits" else 0  # nothing was sent before the first round, and log axes have no zero
+    table = [record.rows[first:rows] for record in records]
+    y = np.array([[row["grad_norm"] if row["grad_norm"] is not None else np.nan for row in one] for one in table], float)
+    place = np.mean([[row[x] for row in one] for one in table], axis=0)
+    axes.plot(place, y.mean(axis=0), label=label, **style)
+    if len(records) > 1:
+        axes.fill_between(place, y.min(axis=0), y.max(axis=0), color=style["color"], alpha=0.18, linewidth=0)
+
+
+def _save(figure: Any, path: Path) -> None:
+    """Write beside the place and move in, so that no half-made picture is left."""
+    part = path.with_name(f".{path.name}.part")
+    try:
+        figure.savefig(part, format=path.suffix.lstrip(".") or "png")
+        os.replace(part, path)
+    finally:
+        part.unlink(missing_ok=True)

@@ -1,0 +1,88 @@
+"""A spec put together and run: the same for the command line, the shipped specs and tests."""
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from gossamer import registry
+from gossamer.errors import InputError
+from gossamer.problems.base import Problem
+from gossamer.runtime.record import record_name
+from gossamer.runtime.simulated import Method, Progress, Runs, simulate
+from gossamer.spec import Spec
+from gossamer.topology import MixingMatrix, mixing_matrix
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """Everything that a spec names, built and checked."""
+
+    spec: Spec
+    problem: Problem
+    mixing: MixingMatrix
+    methods: dict[str, tuple[Method, int]]
+    """By label: the method and its rounds."""
+
+    @property
+    def record_names(self) -> list[str]:
+        """The files that a run with records will write."""
+        return [record_name(label, seed) for label in self.methods for seed in self.spec.seeds]
+
+    def run(
+        self,
+        record_dir: Path | None = None,
+        progress: Progress | None = None,
+        on_method: Callable[[str, int], None] | None = None,
+    ) -> Runs:
+        """Simulate every method with every seed; `on_method` hears each label and its rounds before it starts."""
+        runs = Runs()
+        for label, (method, rounds) in self.methods.items():
+            if on_method is not None:
+                on_method(label, rounds)
+            runs += simulate(
+                {label: method},
+                self.problem,
+                self.mixing,
+                rounds=rounds,
+                batch_size=self.spec.batch_size,
+                seed=self.spec.seeds,
+                eval_every=self.spec.eval_every or max(1, self.spec.rounds // 100),
+                x0=self.spec.x0,
+                record_dir=record_dir,
+                progress=progress,
+            )
+        return runs
+
+
+def prepare(spec: Spec, *, data_dir: str | None = None, device: str | None = None) -> Experiment:
+    """Build what the spec names; a mistake anywhere in it is raised here, before anything runs."""
+    methods: dict[str, tuple[Method, int]] = {}
+    for table in spec.methods:
+        settings = {key: value for key, value in table.items() if key not in ("label", "rounds")}
+        if "compressor" in settings:
+            settings["compressor"] = registry.compressors.build(settings["compressor"])
+        method = registry.methods.build(settings)
+        label = table.get("label", method.title)
+        if label in methods:
+            raise InputError(f"Two methods of the spec are called {label!r}; give each a `label` of its own.")
+        methods[label] = (method, table.get("rounds", spec.rounds))
+    names = [record_name(label, 0) for label in methods]
+    if len(set(names)) < len(names):
+        raise InputError(f"The labels {', '.join(map(repr, methods))} are too alike for file names; change one.")
+
+    settings = dict(spec.problem)
+    settings["name"] = settings.pop("objective")
+    reads_files = "data_dir" in inspect.signature(registry.objectives.get(settings["name"])).parameters
+    settings |= {"data_dir": data_dir} if data_dir is not None and reads_files else {}
+    settings |= {"device": device} if device is not None else {}
+    problem: Problem = registry.objectives.build(settings)
+
+    settings = dict(spec.graph)
+    weights = settings.pop("weights", "metropolis")
+    mixing = mixing_matrix(registry.graphs.build({"clients": problem.clients} | settings), weights)
+    if mixing.clients != problem.clients:
+        raise InputError(f"The graph has {mixing.clients} clients, but the problem {problem.clients}.")
+    for method, _ in methods.values():
+        method.check_mixing(mixing.lambda_min)
+    return Experiment(spec, problem, mixing, methods)

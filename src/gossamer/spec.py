@@ -1,0 +1,97 @@
+"""Spec files: one TOML file says problem, graph, methods, rounds and seeds.
+
+Here a file becomes a `Spec`: keys and their types are checked, and every mistake is one sentence. Names (of methods,
+compressors, ...) are looked up when the experiment is prepared, still before anything runs.
+"""
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from gossamer.errors import InputError, check_choice, check_integer
+
+Table = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Spec:
+    """A checked spec file."""
+
+    rounds: int
+    problem: Table
+    """`objective`, and that objective's settings."""
+    graph: Table
+    """`name`, that graph's settings, and `weights`."""
+    methods: list[Table]
+    """Each with a `name`, its settings, and if it likes a `label` and `rounds` of its own."""
+    name: str = "run"
+    seeds: list[int] = field(default_factory=lambda: [0])
+    batch_size: int | None = None
+    eval_every: int | None = None
+    x0: str | None = None
+
+    def __post_init__(self) -> None:
+        check_integer("rounds", self.rounds, 1)
+        if not self.methods:
+            raise InputError("A spec needs at least one [[methods]] table.")
+        for number, method in enumerate(self.methods, 1):
+            if not isinstance(method, dict) or not isinstance(method.get("name"), str):
+                raise InputError(f"Method {number} of the spec needs a `name`, such as name = \"beer\".")
+            if "rounds" in method:
+                check_integer("rounds", method["rounds"], 1)
+            if not isinstance(method.get("label", ""), str):
+                raise InputError(f"`label` must be a string, got {method['label']!r}.")
+        for key, table in (("objective", self.problem), ("name", self.graph)):
+            if not isinstance(table.get(key), str):
+                where = "[problem]" if key == "objective" else "[graph]"
+                raise InputError(f"{where} of the spec needs `{key}`, a string.")
+        for seed in self.seeds:
+            check_integer("seeds", seed, 0)
+        if not self.seeds or len(set(self.seeds)) < len(self.seeds):
+            raise InputError(f"`seeds` must be one seed or several different ones, got {self.seeds}.")
+        for name, value in (("batch_size", self.batch_size), ("eval_every", self.eval_every)):
+            if value is not None:
+                check_integer(name, value, 1)
+
+
+def load_spec(path: Path) -> Spec:
+    """The spec in a TOML file; a mistake is a sentence that begins with the file."""
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"The spec '{path}' cannot be read: {error.strerror or error}.") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"The spec '{path}' is not TOML: {error}.") from None
+    try:
+        return parse_spec(table)
+    except InputError as error:
+        raise InputError(f"In '{path}': {error}") from None
+
+
+_KEYS: dict[str, tuple[type, str]] = {
+    "name": (str, "a string"),
+    "rounds": (int, "an integer"),
+    "seeds": (list, "a list of integers"),
+    "batch_size": (int, "an integer"),
+    "eval_every": (int, "an integer"),
+    "x0": (str, "a string"),
+    "problem": (dict, "a table"),
+    "graph": (dict, "a table"),
+    "methods": (list, "a list of tables"),
+}
+_REQUIRED = ("rounds", "problem", "graph", "methods")
+
+
+def parse_spec(table: Mapping[str, Any]) -> Spec:
+    """The spec in a table, with unknown, missing and mistyped keys refused."""
+    for key, value in table.items():
+        check_choice("key", key, _KEYS)
+        kind, words = _KEYS[key]
+        if not isinstance(value, kind) or isinstance(value, bool):
+            raise InputError(f"`{key}` must be {words}, got {value!r}.")
+    for key in _REQUIRED:
+        if key not in table:
+            raise InputError(f"The spec lacks `{key}`.")
+    return Spec(**table)
