@@ -1,7 +1,7 @@
 """Gossamer: decentralized training in a few bits.
 
-Many clients, each with its own data, find one good model together while each talks only to its neighbours in a graph, and
-only in compressed messages.
+Many clients, each with its own data, find one good model together while each talks only to its neighbours in a
+graph, and only in compressed messages.
 
 >>> import gossamer as gs
 >>> mixing = gs.mixing_matrix(gs.ring(8), weights="fdla")

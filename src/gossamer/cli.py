@@ -1,7 +1,7 @@
 """The command line: parse, call, print.
 
-Results go to standard output, everything else to standard error. Exit codes: 0; 1 if a run diverged; 2 for bad input, with
-one sentence; 130 after Ctrl-C.
+Results go to standard output, everything else to standard error. Exit codes: 0; 1 if a run diverged; 2 for bad input,
+with one sentence; 130 after Ctrl-C.
 """
 
 import argparse
@@ -27,7 +27,7 @@ from gossamer.errors import GossamerError, InputError
 from gossamer.paper import shipped_spec, spec_path
 from gossamer.report import convergence_figure, result_table, summarize
 from gossamer.runtime.experiment import Experiment, prepare
-from gossamer.runtime.simulated import Runs
+from gossamer.runtime.recorder import Runs
 from gossamer.spec import load_spec
 
 
@@ -88,7 +88,9 @@ def _parser() -> _Parser:
         return command
 
     def add_output(command: argparse.ArgumentParser, default: str) -> None:
-        command.add_argument("-o", "--output", metavar="DIR", help=f"folder for records and figure (default: {default})")
+        command.add_argument(
+            "-o", "--output", metavar="DIR", help=f"folder for records and figure (default: {default})"
+        )
         command.add_argument("--json", action="store_true", help="print the results as one JSON object")
         command.add_argument("-q", "--quiet", action="store_true", help="no progress")
 
@@ -137,7 +139,9 @@ def _run(options: argparse.Namespace) -> int:
 def _execute(experiment: Experiment, spec: Path, folder: Path, options: argparse.Namespace, *, force: bool) -> int:
     records = sorted(folder.glob("*.jsonl"))
     if records and not force:
-        raise InputError(f"The folder '{folder}' already holds records; give another with -o, or replace them with --force.")
+        raise InputError(
+            f"The folder '{folder}' already holds records; give another with -o, or replace them with --force."
+        )
     folder.mkdir(parents=True, exist_ok=True)
     for record in records:
         record.unlink()
@@ -186,10 +190,12 @@ def _methods(options: argparse.Namespace) -> int:
         return 0
     table = Table(header_style="bold")
     for heading in ("name", "method", "messages a round", "settings", "paper"):
-        table.add_column(heading, no_wrap=heading == "name", justify="right" if heading[0] == "m" and " " in heading else "left")
+        table.add_column(
+            heading, no_wrap=heading == "name", justify="right" if heading[0] == "m" and " " in heading else "left"
+        )
     for row in rows:
-        settings = ", ".join(key if value is None else f"{key}={value}" for key, value in row["settings"].items())
-        table.add_row(row["name"], row["title"], str(row["messages"]), settings, row["paper"])
+        takes = ", ".join(key if value is None else f"{key}={value}" for key, value in row["settings"].items())
+        table.add_row(row["name"], row["title"], str(row["messages"]), takes, row["paper"])
     _console(sys.stdout).print(table)
     return 0
 

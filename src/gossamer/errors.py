@@ -5,6 +5,7 @@ Every check of an argument goes through a function here, so that one kind of mis
 
 import difflib
 import math
+import os
 from collections.abc import Iterable
 
 
@@ -53,6 +54,18 @@ def check_nonnegative(name: str, value: object) -> None:
     """Refuse anything but a finite number of zero or more."""
     if not is_real(value) or not value >= 0:  # type: ignore[operator]
         raise InputError(f"`{name}` must be a number of 0 or more, got {value!r}.")
+
+
+def check_bool(name: str, value: object) -> None:
+    """Refuse anything but True or False."""
+    if not isinstance(value, bool):
+        raise InputError(f"`{name}` must be true or false, got {value!r}.")
+
+
+def check_path(name: str, value: object) -> None:
+    """Refuse anything but a string or a path."""
+    if not isinstance(value, str | os.PathLike):
+        raise InputError(f"`{name}` must be a string or a path, got {value!r}.")
 
 
 def check_integer(name: str, value: object, low: int, high: int | None = None, *, why: str = "") -> None:

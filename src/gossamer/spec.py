@@ -38,7 +38,7 @@ class Spec:
             raise InputError("A spec needs at least one [[methods]] table.")
         for number, method in enumerate(self.methods, 1):
             if not isinstance(method, dict) or not isinstance(method.get("name"), str):
-                raise InputError(f"Method {number} of the spec needs a `name`, such as name = \"beer\".")
+                raise InputError(f'Method {number} of the spec needs a `name`, such as name = "beer".')
             if "rounds" in method:
                 check_integer("rounds", method["rounds"], 1)
             if not isinstance(method.get("label", ""), str):

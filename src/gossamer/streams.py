@@ -1,9 +1,9 @@
 """Keyed randomness: every draw is a function of (seed, client, purpose, round) alone.
 
-NumPy's Philox is a counter-based generator: its key holds (seed, client, purpose), and round `t` reads the `t`-th stretch of
-the stream, so a client draws the same numbers whether it runs alone in a process or beside a thousand others, in
-whatever order rounds are asked for. Rounds are drawn a block at a time, because making a generator costs more than
-drawing a short vector from it.
+NumPy's Philox is a counter-based generator: its key holds (seed, client, purpose), and round `t` reads the `t`-th
+stretch of the stream, so a client draws the same numbers whether it runs alone in a process or beside a thousand
+others, in whatever order rounds are asked for. Rounds are drawn a block at a time, because making a generator costs
+more than drawing a short vector from it.
 """
 
 import zlib
@@ -87,4 +87,5 @@ class Draw:
     def normal(self, width: int) -> Tensor:
         """(rows, width) standard normal numbers, in float64."""
         half = 2.0**-54  # half a step of the uniform numbers: keeps 0 out
-        return torch.special.ndtri(self.uniform(width) + half)
+        normal: Tensor = torch.special.ndtri(self.uniform(width) + half)
+        return normal

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any, TypeAlias
 
 import networkx as nx
 import numpy as np
@@ -12,7 +13,7 @@ from gossamer.errors import InputError, check_integer
 from gossamer.registry import graphs, weights
 
 Matrix = npt.NDArray[np.float64]
-Graph = nx.Graph  # type: ignore[type-arg]
+Graph: TypeAlias = "nx.Graph[Any]"
 _TOLERANCE = 1e-9
 
 
@@ -20,14 +21,16 @@ _TOLERANCE = 1e-9
 def ring(clients: int) -> Graph:
     """A cycle: each client talks to two neighbours."""
     check_integer("clients", clients, 2)
-    return nx.cycle_graph(clients) if clients > 2 else nx.path_graph(2)
+    graph: Graph = nx.cycle_graph(clients) if clients > 2 else nx.path_graph(2)
+    return graph
 
 
 @graphs.register("complete")
 def complete(clients: int) -> Graph:
     """Everybody talks to everybody."""
     check_integer("clients", clients, 2)
-    return nx.complete_graph(clients)
+    graph: Graph = nx.complete_graph(clients)
+    return graph
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,7 +53,9 @@ class MixingMatrix:
             raise InputError("A mixing matrix must hold finite numbers, got NaN or Inf.")
         i, j = np.unravel_index(np.abs(w - w.T).argmax(), w.shape)
         if abs(w[i, j] - w[j, i]) > _TOLERANCE:
-            raise InputError(f"A mixing matrix must be symmetric, but W[{i}, {j}] = {w[i, j]} and W[{j}, {i}] = {w[j, i]}.")
+            raise InputError(
+                f"A mixing matrix must be symmetric, but W[{i}, {j}] = {w[i, j]} and W[{j}, {i}] = {w[j, i]}."
+            )
         row = int(np.abs(w.sum(axis=1) - 1).argmax())
         if abs(w[row].sum() - 1) > _TOLERANCE:
             raise InputError(f"The rows of a mixing matrix must sum to 1, but row {row} sums to {w[row].sum()}.")
@@ -60,7 +65,9 @@ class MixingMatrix:
             i, j = np.argwhere(outside)[0]
             raise InputError(f"W[{i}, {j}] = {w[i, j]}, but the graph has no edge between clients {i} and {j}.")
         if self.rho <= _TOLERANCE:
-            raise InputError(f"The mixing matrix does not mix: its spectral gap rho is {self.rho:.1e}, and must be above 0.")
+            raise InputError(
+                f"The mixing matrix does not mix: its spectral gap rho is {self.rho:.1e}, and must be above 0."
+            )
 
     @property
     def clients(self) -> int:
@@ -70,7 +77,7 @@ class MixingMatrix:
     @cached_property
     def eigenvalues(self) -> Matrix:
         """Of W, rising."""
-        return np.linalg.eigvalsh(self.matrix)
+        return np.asarray(np.linalg.eigvalsh(self.matrix), np.float64)
 
     @property
     def rho(self) -> float:
@@ -112,12 +119,18 @@ def mixing_matrix(graph: Graph, weights: str | Matrix = "metropolis") -> MixingM
 
     >>> import gossamer as gs
     >>> gs.mixing_matrix(gs.ring(10), weights="fdla")
-    MixingMatrix(clients=10, edges=10, rho=0.1743, C=3.334)
+    MixingMatrix(clients=10, edges=10, rho=0.1743, C=3.333)
     """
     graph = _checked(graph)
     if isinstance(weights, str):
         return MixingMatrix(_rule(weights)(graph), graph)
-    return MixingMatrix(np.array(weights, dtype=np.float64), graph)
+    try:
+        matrix = np.array(weights, dtype=np.float64)
+    except (TypeError, ValueError):
+        matrix = np.empty(0)
+    if matrix.ndim != 2:
+        raise InputError(f"`weights` must be the name of a rule or a square matrix of numbers, got {weights!r}.")
+    return MixingMatrix(matrix, graph)
 
 
 def _rule(name: str) -> Callable[[Graph], Matrix]:
@@ -137,12 +150,13 @@ def _checked(graph: Graph) -> Graph:
         part = min(nx.connected_components(graph), key=len)
         shown = ", ".join(str(node) for node in sorted(part, key=str)[:5])
         raise InputError(
-            f"The graph is not connected: client{'s' if len(part) > 1 else ''} {shown} cannot reach the rest; add an edge."
+            f"The graph is not connected: client{'s' if len(part) > 1 else ''} {shown} cannot reach the rest; "
+            "add an edge."
         )
     # Nodes that are 0..n-1 already keep their numbers, whatever order they were added in.
     nodes = sorted(graph) if set(graph) == set(range(len(graph))) else list(graph)
     numbers = {node: number for number, node in enumerate(nodes)}
-    plain = nx.Graph()
+    plain: Graph = nx.Graph()
     plain.add_nodes_from(range(len(nodes)))
     plain.add_edges_from((numbers[a], numbers[b]) for a, b in graph.edges)
     return plain

@@ -4,19 +4,20 @@ A method sees rows, never the network: row i of every tensor belongs to client i
 seed after another), so the paper's matrices stand transposed and H(W - I) reads `mixed_h - h`, where `mixed_h = W h` is
 kept in the state and moved by what an exchange brings.
 
-What a run adds up for ever (surrogates, their mixed sums, trackers) is float64 whatever the model's type: in float32 its
-rounding errors would enter every later round.
+What a run adds up for ever (surrogates, their mixed sums, trackers) is float64 whatever the model's type: in float32
+its rounding errors would enter every later round.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, ClassVar, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor
 
 from gossamer.compression.base import Compressor, Message
+from gossamer.errors import InputError
 from gossamer.streams import Draw
 
 
@@ -76,18 +77,11 @@ class Exchange(Protocol):
         """Send one packet with these messages to every neighbour; None is no message, and its sum is zero."""
 
 
-class State(Protocol):
-    """A frozen dataclass of tensors with one row a client; it holds at least the models `x`."""
-
-    @property
-    def x(self) -> Tensor:
-        """The models, (rows, d)."""
+State = Any
+"""A method's own frozen dataclass of tensors with one row a client; it holds at least the models `x`, (rows, d)."""
 
 
-S = TypeVar("S", bound=State)
-
-
-class Algorithm(ABC, Generic[S]):
+class Algorithm(ABC):
     """A method: a frozen dataclass of its settings, checked at construction, with `init` and `step`."""
 
     lr: float
@@ -101,11 +95,11 @@ class Algorithm(ABC, Generic[S]):
     """Settings with which the conformance suite tries the class; it adds every compressor where there is one."""
 
     @abstractmethod
-    def init(self, x: Tensor) -> S:
+    def init(self, x: Tensor) -> State:
         """The state before the first round, from the (rows, d) models."""
 
     @abstractmethod
-    def step(self, state: S, round: Round) -> S:
+    def step(self, state: State, round: Round) -> State:
         """One round: from the gradient at the current models to the next models. Pure: the old state is left alone."""
 
     def check_mixing(self, lambda_min: float) -> None:  # noqa: B027 (most methods take any mixing matrix)
@@ -117,12 +111,18 @@ class Algorithm(ABC, Generic[S]):
         return "try " + " or ".join(steps)
 
 
+def require_compressor(value: object) -> None:
+    """Refuse anything but a compressor; a class is a common slip for an instance."""
+    if not isinstance(value, Compressor):
+        raise InputError(f"`compressor` must be a compressor such as gossamer.gsgd(5), got {value!r}.")
+
+
 def zeros_float64(x: Tensor) -> Tensor:
     """The start of a sum that never forgets."""
     return torch.zeros_like(x, dtype=torch.float64)
 
 
-def map_state(state: S, function: Callable[[Tensor], Tensor]) -> S:
+def map_state(state: State, function: Callable[[Tensor], Tensor]) -> State:
     """The state with `function` applied to each tensor that has rows; an exchange under way is waited for first."""
 
     def change(value: Any) -> Any:
@@ -132,5 +132,4 @@ def map_state(state: S, function: Callable[[Tensor], Tensor]) -> S:
             return Arrived(tuple(change(tensor) for tensor in value.wait()))
         return value
 
-    changed = {field.name: change(getattr(state, field.name)) for field in fields(state)}  # type: ignore[arg-type]
-    return replace(state, **changed)  # type: ignore[type-var]
+    return replace(state, **{field.name: change(getattr(state, field.name)) for field in fields(state)})

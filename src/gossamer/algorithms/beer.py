@@ -5,7 +5,7 @@ from typing import Literal
 
 from torch import Tensor
 
-from gossamer.algorithms.base import Algorithm, Pending, Round, nothing_pending, zeros_float64
+from gossamer.algorithms.base import Algorithm, Pending, Round, nothing_pending, require_compressor, zeros_float64
 from gossamer.compression.base import Compressor
 from gossamer.errors import check_choice, check_positive, check_unit
 from gossamer.registry import methods
@@ -28,7 +28,7 @@ class BEERState:
 
 @methods.register("beer")
 @dataclass(frozen=True)
-class BEER(Algorithm[BEERState]):
+class BEER(Algorithm):
     """BEER, Algorithm 1 of Zhao, Li, Li, Richtarik, Chi: *BEER: Fast O(1/T) Rate for Decentralized Nonconvex
     Optimization with Communication Compression*, NeurIPS 2022 (arXiv 2201.13320).
 
@@ -41,8 +41,8 @@ class BEER(Algorithm[BEERState]):
     | `lr`, `gamma` | eta, gamma | step size, mixing step size |
 
     A round begins where a gradient is taken, so step t runs lines 6 to 8 of iteration t - 1 and then lines 3 to 5 of
-    iteration t; the sequence of X is Algorithm 1's. Its two messages leave in one exchange, and what comes back is first
-    needed in the next step.
+    iteration t; the sequence of X is Algorithm 1's. Its two messages leave in one exchange, and what comes back is
+    first needed in the next step.
 
     Args:
         lr: eta, the step size.
@@ -54,7 +54,7 @@ class BEER(Algorithm[BEERState]):
             round, used in the paper's published convolutional experiment.
 
     Deviations: none.
-    """  # noqa: D205
+    """
 
     lr: float
     gamma: float
@@ -74,6 +74,7 @@ class BEER(Algorithm[BEERState]):
     def __post_init__(self) -> None:
         check_positive("lr", self.lr)
         check_unit("gamma", self.gamma)
+        require_compressor(self.compressor)
         check_choice("start", self.start, ("full", "minibatch"))
         check_choice("tracker", self.tracker, ("stored", "reevaluated"))
 

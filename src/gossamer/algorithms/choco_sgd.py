@@ -5,7 +5,7 @@ from typing import Literal
 
 from torch import Tensor
 
-from gossamer.algorithms.base import Algorithm, Pending, Round, nothing_pending, zeros_float64
+from gossamer.algorithms.base import Algorithm, Pending, Round, nothing_pending, require_compressor, zeros_float64
 from gossamer.compression.base import Compressor
 from gossamer.errors import check_choice, check_positive, check_unit
 from gossamer.registry import methods
@@ -23,7 +23,7 @@ class CHOCOState:
 
 @methods.register("choco_sgd")
 @dataclass(frozen=True)
-class CHOCOSGD(Algorithm[CHOCOState]):
+class CHOCOSGD(Algorithm):
     """CHOCO-SGD, Algorithm 2 of Koloskova, Stich, Jaggi: *Decentralized Stochastic Optimization and Gossip Algorithms
     with Compressed Communication*, ICML 2019 (arXiv 1902.00340).
 
@@ -42,7 +42,7 @@ class CHOCOSGD(Algorithm[CHOCOState]):
             its tracker), which lets communication hide behind the next gradient.
 
     Deviations: none.
-    """  # noqa: D205
+    """
 
     lr: float
     gamma: float
@@ -57,6 +57,7 @@ class CHOCOSGD(Algorithm[CHOCOState]):
     def __post_init__(self) -> None:
         check_positive("lr", self.lr)
         check_unit("gamma", self.gamma)
+        require_compressor(self.compressor)
         check_choice("order", self.order, ("fresh", "stale"))
 
     def init(self, x: Tensor) -> CHOCOState:

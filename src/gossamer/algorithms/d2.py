@@ -6,7 +6,7 @@ from torch import Tensor
 
 from gossamer.algorithms.base import Algorithm, Round
 from gossamer.compression.dense import identity
-from gossamer.errors import InputError, check_positive
+from gossamer.errors import InputError, check_bool, check_positive
 from gossamer.registry import methods
 
 
@@ -20,7 +20,7 @@ class D2State:
 
 @methods.register("d2")
 @dataclass(frozen=True)
-class D2(Algorithm[D2State]):
+class D2(Algorithm):
     """D2 of Tang, Lian, Yan, Zhang, Liu: *D2: Decentralized Training over Decentralized Data*, ICML 2018
     (arXiv 1803.07068). Exact whatever the difference between the clients.
 
@@ -32,7 +32,7 @@ class D2(Algorithm[D2State]):
             itself often does not have (FDLA weights on a ring of 10: -0.826).
 
     Deviations: `lazy` by default, as above.
-    """  # noqa: D205
+    """
 
     lr: float
     lazy: bool = True
@@ -43,8 +43,7 @@ class D2(Algorithm[D2State]):
 
     def __post_init__(self) -> None:
         check_positive("lr", self.lr)
-        if not isinstance(self.lazy, bool):
-            raise InputError(f"`lazy` must be true or false, got {self.lazy!r}.")
+        check_bool("lazy", self.lazy)
 
     def check_mixing(self, lambda_min: float) -> None:
         """D2 diverges where the smallest eigenvalue is -1/3 or less."""

@@ -20,16 +20,17 @@ class DSGDState:
 
 @methods.register("dsgd")
 @dataclass(frozen=True)
-class DSGD(Algorithm[DSGDState]):
+class DSGD(Algorithm):
     """DSGD (D-PSGD) of Lian et al.: *Can Decentralized Algorithms Outperform Centralized Algorithms?*, NeurIPS 2017
     (arXiv 1705.09056). At a constant step it stops at a floor that grows with the difference between the clients.
 
     Args:
         lr: The step size.
-        order: `"combine-then-adapt"`: X W - lr grad F(X), as in the paper; `"adapt-then-combine"`: (X - lr grad F(X)) W.
+        order: `"combine-then-adapt"`, X W - lr grad F(X), as in the paper, or `"adapt-then-combine"`,
+            (X - lr grad F(X)) W.
 
     Deviations: none.
-    """  # noqa: D205
+    """
 
     lr: float
     order: Literal["combine-then-adapt", "adapt-then-combine"] = "combine-then-adapt"

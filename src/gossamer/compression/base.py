@@ -120,4 +120,6 @@ def check_finite(x: Tensor, what: str) -> None:
         return
     row, coordinate = bad[0].tolist()
     value = x[row, coordinate].item()
-    raise NonFiniteError(f"{what} holds {value} in row {row}, coordinate {coordinate}.", bad[:, 0].unique().tolist())
+    raise NonFiniteError(
+        f"{what} holds {value} in row {row}, coordinate {coordinate}.", sorted(set(bad[:, 0].tolist()))
+    )

@@ -65,6 +65,8 @@ class Levels(Message):
             raise CodecError(f"Levels of {parameter} bits do not exist: 1 to 31 do.")
         scale = floats_from_bytes(payload[: dtype.itemsize], 1, dtype)
         half = 1 << (parameter - 1)
+        if scale < 0 or not torch.isfinite(scale * half):
+            raise CodecError(f"A scale of {scale.item()} is negative or too large.")
         raw = unpack(payload[dtype.itemsize :], d, parameter + 1)
         if len(raw) and raw.max() > 2 * half:
             raise CodecError(f"A level of {int(raw.max()) - half} is above the highest, {half}.")
@@ -99,7 +101,7 @@ class gsgd(Compressor):
 
     def tau(self, d: int) -> float:
         """1 + the variance bound of the unbiased operator: the factor that makes it a contraction."""
-        levels = 2 ** (self.bits - 1)
+        levels = 1 << (self.bits - 1)
         return 1 + min(d / levels**2, math.sqrt(d) / levels)
 
     def alpha(self, d: int) -> float:
@@ -114,7 +116,7 @@ class gsgd(Compressor):
     def compress(self, x: Tensor, draw: Draw) -> Levels:
         """Dither each row."""
         d = x.shape[1]
-        highest = 2 ** (self.bits - 1)
+        highest = 1 << (self.bits - 1)
         u = draw.uniform(d, x.dtype)
         norm = row_norms(x)
         # A zero row divides by 1 and keeps its zeros; the reciprocal is not used, for 1 / 1e-40 is infinite.
@@ -129,7 +131,8 @@ def row_norms(x: Tensor) -> Tensor:
     """||x|| of each row, without overflow or underflow of the squares: rows are scaled by their largest entry first."""
     largest = x.abs().amax(dim=1)
     largest = largest.where(largest > 0, 1)
-    return torch.linalg.vector_norm(x / largest[:, None], dim=1) * largest
+    norms: Tensor = torch.linalg.vector_norm(x / largest[:, None], dim=1)
+    return norms * largest
 
 
 def integer_dtype(highest: int) -> torch.dtype:

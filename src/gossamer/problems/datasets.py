@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import platformdirs
 
-from gossamer.errors import DataError, InputError
+from gossamer.errors import DataError, InputError, check_path
 
 Array = npt.NDArray[np.float64]
 _READERS: dict[str, Callable[[bytes], bytes]] = {
@@ -50,6 +50,9 @@ def load(data: str | os.PathLike[str], data_dir: str | os.PathLike[str] | None =
 
     A name is looked up in `data_dir`, then in $GOSSAMER_DATA, then in the user's cache.
     """
+    check_path("data", data)
+    if data_dir is not None:
+        check_path("data_dir", data_dir)
     name = os.fspath(data)
     if name == "breast_cancer":
         return _breast_cancer()
@@ -72,7 +75,7 @@ def _find(name: str, data_dir: str | os.PathLike[str] | None) -> Path:
     asked = [data_dir, os.environ.get("GOSSAMER_DATA"), platformdirs.user_cache_dir("gossamer")]
     folders = [Path(folder).expanduser() for folder in asked if folder]
     for folder in folders:
-        for place in (folder / name.split(".")[0], folder):
+        for place in (folder / name.split(".", maxsplit=1)[0], folder):
             for packing in _READERS:
                 if (place / (name + packing)).is_file():
                     return place / (name + packing)
@@ -120,8 +123,8 @@ def _parse(path: Path, features: int | None) -> tuple[Array, Array]:
     size = 8 * sparse.shape[0] * sparse.shape[1]
     if size > _MOST_DENSE_BYTES:
         raise DataError(
-            f"'{path}' has {sparse.shape[0]:,} rows of {sparse.shape[1]:,} features, {size / 2**30:.0f} GiB when stored "
-            f"densely; the limit is {_MOST_DENSE_BYTES >> 30} GiB, so take fewer rows or features."
+            f"'{path}' has {sparse.shape[0]:,} rows of {sparse.shape[1]:,} features, {size / 2**30:.0f} GiB when "
+            f"stored densely; the limit is {_MOST_DENSE_BYTES >> 30} GiB, so take fewer rows or features."
         )
     dense = sparse.toarray()
     if not np.isfinite(dense).all():

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from gossamer.errors import InputError, check_choice, check_nonnegative, check_positive
+from gossamer.errors import InputError, check_bool, check_choice, check_nonnegative, check_positive
 from gossamer.problems.base import Problem, as_device, as_dtype
 from gossamer.problems.datasets import Dataset, load
 from gossamer.problems.partition import split
@@ -53,7 +53,7 @@ class LogisticRegression(Problem):
         x = models.to(self.dtype).T.contiguous()  # (d, k)
         loss = torch.zeros(x.shape[1], dtype=torch.float64, device=self.device)
         gradient = torch.zeros(x.shape, dtype=torch.float64, device=self.device)
-        for rows in self._flat.split(max(1, _CHUNK // x.shape[1])):
+        for rows in torch.split(self._flat, max(1, _CHUNK // x.shape[1])):
             margin = rows @ x
             margin.neg_()
             gradient -= rows.T @ torch.sigmoid(margin)
@@ -72,7 +72,7 @@ class LogisticRegression(Problem):
         x = models.to(self.dtype).T.contiguous()
         right = torch.zeros(x.shape[1], dtype=torch.int64, device=self.device)
         step = max(1, _CHUNK // x.shape[1])
-        for rows, positive in zip(features.split(step), is_positive.split(step), strict=True):
+        for rows, positive in zip(torch.split(features, step), torch.split(is_positive, step), strict=True):
             right += ((rows @ x > 0) == positive[:, None]).sum(dim=0)
         return right.double() / len(features)
 
@@ -111,6 +111,7 @@ def logistic_regression(
         device: Where the tensors live, such as `"cpu"` or `"cuda"`.
     """
     check_nonnegative("nonconvex", nonconvex)
+    check_bool("intercept", intercept)
     if isinstance(feature_scale, str):
         check_choice("feature_scale", feature_scale, ("published",))
     else:

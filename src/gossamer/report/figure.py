@@ -12,7 +12,7 @@ from gossamer.runtime.record import Record
 # Okabe and Ito's colours, told apart by colour-blind readers; line styles tell them apart in print.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 _STYLES = ("-", "--", "-.", (0, (1, 1)), (0, (5, 1, 1, 1, 1, 1)))
-_LOOK = {
+_LOOK: dict[Any, Any] = {
     "font.size": 12,
     "axes.spines.top": False,
     "axes.spines.right": False,
@@ -56,7 +56,9 @@ def _draw(axes: Any, records: Sequence[Record], x: str, label: str, style: dict[
     rows = min(len(record.rows) for record in records)
     first = 1 if x == "bits" else 0  # nothing was sent before the first round, and log axes have no zero
     table = [record.rows[first:rows] for record in records]
-    y = np.array([[row["grad_norm"] if row["grad_norm"] is not None else np.nan for row in one] for one in table], float)
+    y = np.array(
+        [[row["grad_norm"] if row["grad_norm"] is not None else np.nan for row in one] for one in table], float
+    )
     place = np.mean([[row[x] for row in one] for one in table], axis=0)
     axes.plot(place, y.mean(axis=0), label=label, **style)
     if len(records) > 1:

@@ -12,7 +12,16 @@ def result_table(summary: Sequence[dict[str, Any]], title: str) -> Table:
     """One line a method; the best value of a column is bold."""
     table = Table(title=title, title_justify="left", title_style="bold", header_style="bold")
     table.add_column("method")
-    for heading in ("rounds", "sent per link", "loss", "gradient norm", "accuracy", "worst client", "consensus", "time"):
+    for heading in (
+        "rounds",
+        "sent per link",
+        "loss",
+        "gradient norm",
+        "accuracy",
+        "worst client",
+        "consensus",
+        "time",
+    ):
         table.add_column(heading, justify="right", no_wrap=True)
     best = {
         name: pick([row[name] for row in summary if row[name] is not None], default=None)

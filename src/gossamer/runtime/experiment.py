@@ -6,11 +6,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gossamer import registry
+from gossamer.algorithms.base import Algorithm
 from gossamer.errors import InputError
 from gossamer.problems.base import Problem
 from gossamer.runtime.record import record_name
-from gossamer.runtime.simulated import Method, Progress, Runs, simulate
+from gossamer.runtime.recorder import Progress, Runs
+from gossamer.runtime.simulated import simulate, starting_models
 from gossamer.spec import Spec
+from gossamer.streams import Streams
 from gossamer.topology import MixingMatrix, mixing_matrix
 
 
@@ -21,7 +24,7 @@ class Experiment:
     spec: Spec
     problem: Problem
     mixing: MixingMatrix
-    methods: dict[str, tuple[Method, int]]
+    methods: dict[str, tuple[Algorithm, int]]
     """By label: the method and its rounds."""
 
     @property
@@ -57,7 +60,7 @@ class Experiment:
 
 def prepare(spec: Spec, *, data_dir: str | None = None, device: str | None = None) -> Experiment:
     """Build what the spec names; a mistake anywhere in it is raised here, before anything runs."""
-    methods: dict[str, tuple[Method, int]] = {}
+    methods: dict[str, tuple[Algorithm, int]] = {}
     for table in spec.methods:
         settings = {key: value for key, value in table.items() if key not in ("label", "rounds")}
         if "compressor" in settings:
@@ -83,6 +86,7 @@ def prepare(spec: Spec, *, data_dir: str | None = None, device: str | None = Non
     mixing = mixing_matrix(registry.graphs.build({"clients": problem.clients} | settings), weights)
     if mixing.clients != problem.clients:
         raise InputError(f"The graph has {mixing.clients} clients, but the problem {problem.clients}.")
+    starting_models(spec.x0, problem, Streams(spec.seeds, range(problem.clients), problem.device))
     for method, _ in methods.values():
         method.check_mixing(mixing.lambda_min)
     return Experiment(spec, problem, mixing, methods)

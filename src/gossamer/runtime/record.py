@@ -35,7 +35,7 @@ COLUMNS = {
 
 @dataclass
 class Record:
-    """One run of one method with one seed: settings, rows, and how it ended (None while it runs or if it was killed)."""
+    """One run of one method with one seed: settings, rows, and how it ended (None if it was killed)."""
 
     header: dict[str, Any]
     rows: list[dict[str, Any]] = field(default_factory=list)

@@ -1,85 +1,32 @@
 """The simulator: all clients of all seeds as rows of the same tensors, on one CPU or GPU."""
 
-import logging
-import platform
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, is_dataclass
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, overload
+from typing import Any, overload
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from gossamer._version import __version__
 from gossamer.algorithms.base import Algorithm, Arrived, Round, State, map_state
 from gossamer.compression import packet
 from gossamer.compression.base import Message
 from gossamer.errors import InputError, NonFiniteError, check_integer
 from gossamer.problems.base import Problem
-from gossamer.runtime.record import Record, RecordWriter, record_name
+from gossamer.runtime.recorder import Progress, Recorder, Run, Runs
 from gossamer.streams import Streams
 from gossamer.topology import MixingMatrix
 
-if TYPE_CHECKING:
-    import pandas as pd
-
-logger = logging.getLogger(__name__)
-
-Method = Algorithm[Any]
 X0 = Tensor | np.ndarray[Any, Any] | str | None
-Progress = Callable[[str, int], None]
 
-_EVALUATED_TOGETHER = 50
-_SNAPSHOT_BYTES = 256 << 20  # models kept waiting for an evaluation, at the most
-_FLUSH_SECONDS = 2.0  # a record on disk is never further behind than this, or one round
 _SPARSE_FROM = 256  # clients from which W is multiplied as a sparse matrix
 
 
-@dataclass(frozen=True)
-class Run:
-    """What `simulate` gives back for one method and one seed."""
-
-    label: str
-    method: Method
-    seed: int
-    record: Record
-    x: Tensor
-    """The final models, (clients, d); those before the fatal round if the run diverged."""
-
-    @property
-    def frame(self) -> "pd.DataFrame":
-        """The measurements, a row for each evaluation."""
-        return self.record.frame
-
-    @property
-    def final(self) -> "pd.Series[Any]":
-        """The last row of the frame."""
-        return self.frame.iloc[-1]
-
-    @property
-    def diverged(self) -> str | None:
-        """A sentence with the round and the likely remedy, if the models did not stay finite."""
-        return self.record.diverged
-
-
-class Runs(list[Run]):
-    """Several runs; a list that can be seen as one frame."""
-
-    @property
-    def frame(self) -> "pd.DataFrame":
-        """All rows, with the columns `method` and `seed` in front."""
-        import pandas as pd
-
-        frames = [run.frame.assign(method=run.label, seed=run.seed) for run in self]
-        both = pd.concat(frames, ignore_index=True)
-        return both[["method", "seed", *both.columns.drop(["method", "seed"])]]
-
-
 @overload
-def simulate(
-    method: Method,
+def simulate(  # type: ignore[overload-overlap]
+    method: Algorithm,
     problem: Problem,
     mixing: MixingMatrix,
     *,
@@ -93,7 +40,7 @@ def simulate(
 ) -> Run: ...
 @overload
 def simulate(
-    method: Method | Sequence[Method] | Mapping[str, Method],
+    method: Algorithm | Sequence[Algorithm] | Mapping[str, Algorithm],
     problem: Problem,
     mixing: MixingMatrix,
     *,
@@ -106,7 +53,7 @@ def simulate(
     progress: Progress | None = None,
 ) -> Runs: ...
 def simulate(
-    method: Method | Sequence[Method] | Mapping[str, Method],
+    method: Algorithm | Sequence[Algorithm] | Mapping[str, Algorithm],
     problem: Problem,
     mixing: MixingMatrix,
     *,
@@ -155,16 +102,18 @@ def simulate(
     for label, one in methods.items():
         simulation = Simulation(one, problem, mixing, seeds, batch_size, x0)
         about = {"label": label, "rounds": rounds, "batch_size": batch_size, "eval_every": eval_every}
-        recorder = _Recorder(simulation, about, None if record_dir is None else Path(record_dir))
+        recorder = Recorder(simulation, about, None if record_dir is None else Path(record_dir))
         runs += recorder.run(rounds, eval_every, progress)
     return runs[0] if isinstance(method, Algorithm) and isinstance(seed, int) else runs
 
 
-def _labelled(method: Method | Sequence[Method] | Mapping[str, Method]) -> dict[str, Method]:
+def _labelled(method: Algorithm | Sequence[Algorithm] | Mapping[str, Algorithm]) -> dict[str, Algorithm]:
     if isinstance(method, Algorithm):
         return {method.title: method}
     if isinstance(method, Mapping):
         labelled = dict(method)
+    elif not isinstance(method, Sequence):
+        labelled = {"": method}
     else:
         titles = [getattr(one, "title", str(one)) for one in method]
         # Equal titles are told apart by their settings.
@@ -184,7 +133,7 @@ class Simulation:
 
     def __init__(
         self,
-        method: Method,
+        method: Algorithm,
         problem: Problem,
         mixing: MixingMatrix,
         seeds: Sequence[int] = (0,),
@@ -197,7 +146,7 @@ class Simulation:
         self.mixer = Mixer(mixing, problem.device)
         self.traffic = Traffic()
         self.t = 0
-        self.state: State = method.init(_start(x0, problem, self.streams))
+        self.state: State = method.init(starting_models(x0, problem, self.streams))
 
     @property
     def seeds(self) -> tuple[int, ...]:
@@ -234,7 +183,8 @@ class Simulation:
 
     def models(self) -> Tensor:
         """(seeds, clients, d)."""
-        return self.state.x.view(len(self.seeds), self.problem.clients, -1)
+        x: Tensor = self.state.x
+        return x.view(len(self.seeds), self.problem.clients, self.problem.d)
 
     def drop(self, seeds: Sequence[int]) -> None:
         """Go on without these seeds: rows of different seeds never meet, so the others do not notice."""
@@ -249,7 +199,9 @@ class Mixer:
 
     def __init__(self, mixing: MixingMatrix, device: torch.device) -> None:
         w = torch.tensor(mixing.matrix, dtype=torch.float64, device=device)
-        self.w = w.to_sparse_csr() if mixing.clients >= _SPARSE_FROM else w
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")
+            self.w = w.to_sparse_csr() if mixing.clients >= _SPARSE_FROM else w
         self.clients = mixing.clients
         self.zero = torch.zeros((), dtype=torch.float64, device=device)
 
@@ -301,7 +253,7 @@ class _Oracle:
         return self.problem.gradient(x, None)
 
 
-def _start(x0: X0, problem: Problem, streams: Streams) -> Tensor:
+def starting_models(x0: X0, problem: Problem, streams: Streams) -> Tensor:
     """(seeds * clients, d) models to start from."""
     n, d, seeds = problem.clients, problem.d, len(streams.seeds)
     if isinstance(x0, str):
@@ -310,7 +262,9 @@ def _start(x0: X0, problem: Problem, streams: Streams) -> Tensor:
         try:
             points = {"uniform": draw.uniform, "normal": draw.normal}[kind](d) * float(scale or 1)
         except (KeyError, ValueError):
-            raise InputError(f"`x0` must be 'uniform' or 'normal', with a scale as in 'normal:0.1'; got {x0!r}.") from None
+            raise InputError(
+                f"`x0` must be 'uniform' or 'normal', with a scale as in 'normal:0.1'; got {x0!r}."
+            ) from None
         return points.to(problem.dtype)
     points = problem.x0() if x0 is None else torch.as_tensor(x0)
     points = points.to(problem.device, problem.dtype)
@@ -319,150 +273,3 @@ def _start(x0: X0, problem: Problem, streams: Streams) -> Tensor:
     if not torch.isfinite(points).all():
         raise InputError("`x0` must be finite, but holds NaN or Inf.")
     return points.expand(seeds, n, d).reshape(seeds * n, d).clone()
-
-
-class _Recorder:
-    """Drives a simulation and keeps its records: evaluates many snapshots together, and writes what it measures."""
-
-    def __init__(self, simulation: Simulation, about: dict[str, Any], folder: Path | None) -> None:
-        self.simulation = simulation
-        self.label = str(about["label"])
-        self.folder = folder
-        self.records = {seed: Record(self._header(seed, about)) for seed in simulation.seeds}
-        self.finals: dict[int, Tensor] = {}
-        self.writers: dict[int, RecordWriter] = {}
-        self._snapshots: list[tuple[dict[str, Any], tuple[int, ...], Tensor]] = []
-        self._flushed = time.monotonic()
-
-    def run(self, rounds: int, eval_every: int, progress: Progress | None) -> Iterator[Run]:
-        sim = self.simulation
-        if self.folder is not None:
-            for seed, record in self.records.items():
-                self.writers[seed] = RecordWriter(self.folder / record_name(self.label, seed), record)
-        try:
-            self._loop(rounds, eval_every, progress)
-        finally:
-            # An interrupt, too, leaves what was measured on the disk; a record without an end is one that was cut off.
-            self._flush()
-            for seed, writer in self.writers.items():
-                writer.close(self.records[seed].end)
-        for seed, record in self.records.items():
-            yield Run(self.label, sim.method, seed, record, self.finals[seed])
-
-    def _loop(self, rounds: int, eval_every: int, progress: Progress | None) -> None:
-        sim = self.simulation
-        seconds, told = 0.0, 0.0
-        self._snapshot(0.0)
-        while sim.t < rounds and sim.seeds:
-            begin = time.perf_counter()
-            try:
-                sim.step()
-            except NonFiniteError as error:
-                self._diverged(error)
-                continue
-            now = time.perf_counter()
-            seconds += now - begin
-            if sim.t % eval_every == 0 or sim.t == rounds:
-                self._snapshot(seconds)
-            if progress is not None and (now - told > 0.1 or sim.t == rounds):
-                progress(self.label, sim.t)
-                told = now
-        for seed, x in zip(sim.seeds, sim.models(), strict=True):
-            self.finals[seed] = x
-            self.records[seed].end = {"status": "finished", "round": rounds}
-        if progress is not None:
-            progress(self.label, rounds)
-
-    def _diverged(self, error: NonFiniteError) -> None:
-        sim = self.simulation
-        clients = sim.problem.clients
-        bad = sorted({row // clients for row in error.rows})
-        self._snapshot_if_new()
-        for i in bad:
-            seed = sim.seeds[i]
-            client = next(row % clients for row in error.rows if row // clients == i)
-            reason = (
-                f"{self.label} with seed {seed} diverged in round {sim.t + 1}: the model of client {client} is no "
-                f"longer finite; {sim.method.remedy()}."
-            )
-            logger.warning(reason)
-            self.finals[seed] = sim.models()[i]
-            self.records[seed].end = {"status": "diverged", "round": sim.t + 1, "reason": reason}
-        sim.drop([sim.seeds[i] for i in bad])
-
-    def _snapshot_if_new(self) -> None:
-        """The last finite state of a run that diverges is worth a row, unless it has one already."""
-        last = self._snapshots[-1][0]["round"] if self._snapshots else None
-        rows = [record.rows[-1]["round"] for record in self.records.values() if record.rows]
-        if self.simulation.t != last and self.simulation.t not in rows:
-            self._snapshot(float("nan"))
-
-    def _snapshot(self, seconds: float) -> None:
-        sim, traffic = self.simulation, self.simulation.traffic
-        row = {
-            "round": sim.t,
-            "packets": traffic.packets,
-            "bits": traffic.bits,
-            "bits_total": traffic.bits_total,
-            "bits_paper": traffic.bits_paper,
-            "seconds": round(seconds, 6),
-        }
-        models = sim.models()
-        self._snapshots.append((row, sim.seeds, models))
-        size = models.numel() * models.element_size()
-        together = max(1, min(_EVALUATED_TOGETHER, _SNAPSHOT_BYTES // size))
-        late = self.folder is not None and time.monotonic() - self._flushed > _FLUSH_SECONDS
-        if len(self._snapshots) >= together or late:
-            self._flush()
-
-    def _flush(self) -> None:
-        snapshots, self._snapshots = self._snapshots, []
-        self._flushed = time.monotonic()
-        if not snapshots:
-            return
-        problem = self.simulation.problem
-        models = torch.cat([models for _, _, models in snapshots])  # (snapshots and seeds, clients, d)
-        average = models.mean(dim=1, dtype=torch.float64)
-        measured = problem.evaluate(average)
-        measured["consensus"] = (models - average[:, None]).square().sum(dim=2).mean(dim=1)
-        accuracy = problem.accuracy(average)
-        if accuracy is not None:
-            measured["accuracy"] = accuracy
-            own = problem.accuracy(models.flatten(0, 1))
-            assert own is not None
-            measured["worst_accuracy"] = own.view(models.shape[:2]).amin(dim=1)
-        columns = {name: values.tolist() for name, values in measured.items()}
-        at = 0
-        for row, seeds, _ in snapshots:
-            for seed in seeds:
-                whole = row | {name: values[at] for name, values in columns.items()}
-                at += 1
-                self.records[seed].rows.append(whole)
-                if seed in self.writers:
-                    self.writers[seed].row(whole)
-
-    def _header(self, seed: int, about: dict[str, Any]) -> dict[str, Any]:
-        sim = self.simulation
-        return {
-            "gossamer": __version__,
-            **about,
-            "seed": seed,
-            "method": describe_method(sim.method),
-            "problem": sim.problem.describe(),
-            "mixing": {
-                "clients": sim.mixing.clients,
-                "edges": sim.mixing.graph.number_of_edges(),
-                "rho": sim.mixing.rho,
-                "C": sim.mixing.C,
-            },
-            "device": str(sim.problem.device),
-            "torch": torch.__version__,
-            "python": platform.python_version(),
-        }
-
-
-def describe_method(method: Method) -> dict[str, Any]:
-    """The settings of a method, as plain data."""
-    settings = asdict(method) if is_dataclass(method) else {}  # type: ignore[call-overload]
-    plain = {k: v if isinstance(v, int | float | str | bool) or v is None else str(getattr(method, k)) for k, v in settings.items()}
-    return {"name": method.title, **plain}

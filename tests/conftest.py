@@ -1,0 +1,22 @@
+"""Fixtures shared by all tests."""
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+torch.set_num_threads(1)  # tests run side by side; single-threaded sums also make their numbers repeatable
+
+
+@pytest.fixture(scope="session")
+def data_dir() -> Path:
+    """Where the real data sets lie: $GOSSAMER_DATA, or shared/data beside the checkout."""
+    beside = Path(__file__).parents[2] / "shared" / "data"
+    folder = Path(os.environ.get("GOSSAMER_DATA") or beside)
+    if not (folder / "a9a" / "a9a.xz").is_file():
+        reason = f"the real data sets are not in {folder}; point $GOSSAMER_DATA at them"
+        if os.environ.get("CI"):
+            pytest.fail(reason)
+        pytest.skip(reason)
+    return folder

@@ -1,0 +1,35 @@
+"""Figure 1 on the real a9a: the paper's finding, at the values that its settings give."""
+
+from pathlib import Path
+
+import pytest
+
+import gossamer as gs
+from gossamer.paper import shipped_spec
+from gossamer.runtime.experiment import prepare
+from gossamer.spec import load_spec
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(("scale", "bound"), [(1.0, 0.006), ("published", 0.0035)], ids=["raw", "published"])
+def test_figure_1(data_dir: Path, scale: float | str, bound: float) -> None:
+    spec = load_spec(shipped_spec("figure1"))
+    spec.problem["feature_scale"] = scale
+    experiment = prepare(spec, data_dir=str(data_dir))
+    norms = {}
+    for label, (method, rounds) in experiment.methods.items():
+        runs = gs.simulate(
+            {label: method}, experiment.problem, experiment.mixing,
+            rounds=rounds, batch_size=100, seed=[0, 1, 2], x0="uniform", eval_every=1,
+        )  # fmt: skip
+        frame = runs.frame[runs.frame["round"] > rounds - 200]
+        norms[label] = frame.groupby("seed").grad_norm.mean()
+    print(
+        f"\nfigure 1, features divided by {experiment.problem.describe()['feature_scale']}: mean gradient norm over the"
+    )
+    print("last 200 rounds, seeds 0 to 2:", {label: [round(x, 5) for x in norm] for label, norm in norms.items()})
+    assert norms["BEER"].max() <= bound
+    assert norms["D2"].max() <= bound
+    assert (norms["CHOCO-SGD"] >= 10 * norms["BEER"]).all()
+    assert (norms["DSGD"] >= 10 * norms["BEER"]).all()

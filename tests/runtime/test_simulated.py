@@ -1,0 +1,262 @@
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import networkx as nx
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+import gossamer as gs
+from gossamer.runtime.record import COLUMNS, Record
+from gossamer.runtime.simulated import Simulation
+
+PROBLEM = gs.quadratic(clients=6, d=8, noise=0.5)
+MIXING = gs.mixing_matrix(gs.ring(6))
+BEER = gs.BEER(lr=0.1, gamma=0.4, compressor=gs.gsgd(5))
+
+
+def test_one_method_one_seed() -> None:
+    run = gs.simulate(BEER, PROBLEM, MIXING, rounds=50, batch_size=4, seed=3, eval_every=7)
+    assert isinstance(run.frame, pd.DataFrame)
+    assert list(run.frame.columns) == list(COLUMNS)
+    assert run.frame["round"].tolist() == [0, 7, 14, 21, 28, 35, 42, 49, 50]
+    assert run.final["round"] == 50
+    assert run.x.shape == (6, 8)
+    assert run.seed == 3
+    assert run.diverged is None
+    assert run.frame.bits.is_monotonic_increasing
+    assert run.frame.accuracy.isna().all(), "a quadratic has no test set"
+
+
+def test_metrics_are_what_they_say() -> None:
+    problem = gs.logistic_regression("breast_cancer", clients=6, dtype="float64")
+    run = gs.simulate(BEER, problem, MIXING, rounds=20, x0="normal")
+    average = run.x.mean(dim=0)
+    assert problem.test is not None
+    features, positive = problem.test
+
+    def accuracy(x: torch.Tensor) -> float:
+        return ((features @ x > 0) == positive).double().mean().item()
+
+    leaf = average.clone().requires_grad_()
+    square = leaf * leaf
+    flat = problem.signed.reshape(-1, problem.d)
+    loss = torch.log1p(torch.exp(-(flat @ leaf))).mean() + 0.05 * (square / (1 + square)).sum()
+    (gradient,) = torch.autograd.grad(loss, leaf)
+    assert run.final.loss == pytest.approx(loss.item(), rel=1e-10)
+    assert run.final.grad_norm == pytest.approx(gradient.norm().item(), rel=1e-8)
+    assert run.final.accuracy == accuracy(average)
+    assert run.final.worst_accuracy == min(accuracy(x) for x in run.x)
+    assert run.final.consensus == pytest.approx(((run.x - average) ** 2).sum(dim=1).mean().item(), rel=1e-9)
+
+
+def test_bits_are_counted_in_packets() -> None:
+    star = gs.mixing_matrix(nx.star_graph(5))
+    run = gs.simulate(gs.DSGD(lr=0.1), PROBLEM, star, rounds=10, eval_every=1)
+    header = (
+        2 + 4 + 1 + 1 + 1 + 1 + 3 + 4
+    )  # magic, run, round, client, d, dtype and count; kind, parameter, length; CRC
+    packet = 8 * (header + 8 * 4)
+    assert run.frame.packets.tolist() == list(range(11))
+    assert run.frame.bits.tolist() == [packet * t for t in range(11)]
+    assert run.frame.bits_total.tolist() == [packet * 10 * t for t in range(11)], "5 edges, both ways"
+    assert run.frame.bits_paper.tolist() == [32 * 8 * t for t in range(11)]
+
+
+def test_several_methods_and_seeds_in_one_call() -> None:
+    runs = gs.simulate([BEER, gs.DSGD(lr=0.1)], PROBLEM, MIXING, rounds=40, batch_size=4, seed=[0, 1, 2])
+    assert [(run.label, run.seed) for run in runs] == [(m, s) for m in ("BEER", "DSGD") for s in (0, 1, 2)]
+    assert list(runs.frame.columns[:2]) == ["method", "seed"]
+    alone = gs.simulate(BEER, PROBLEM, MIXING, rounds=40, batch_size=4, seed=2)
+    torch.testing.assert_close(runs[2].x, alone.x)
+    labelled = gs.simulate({"slow": gs.DSGD(lr=0.01), "fast": gs.DSGD(lr=0.1)}, PROBLEM, MIXING, rounds=5)
+    assert [run.label for run in labelled] == ["slow", "fast"]
+    twice = gs.simulate([gs.DSGD(lr=0.01), gs.DSGD(lr=0.1)], PROBLEM, MIXING, rounds=5)
+    assert twice[0].label.startswith("DSGD(lr=0.01")
+
+
+def test_runs_repeat_bit_for_bit() -> None:
+    one, two = (gs.simulate(BEER, PROBLEM, MIXING, rounds=60, batch_size=2, seed=5) for _ in range(2))
+    assert torch.equal(one.x, two.x)
+    pd.testing.assert_frame_equal(one.frame.drop(columns="seconds"), two.frame.drop(columns="seconds"))
+
+
+def test_evaluating_does_not_disturb_the_run() -> None:
+    often = gs.simulate(BEER, PROBLEM, MIXING, rounds=60, batch_size=2, eval_every=1)
+    seldom = gs.simulate(BEER, PROBLEM, MIXING, rounds=60, batch_size=2, eval_every=60)
+    assert torch.equal(often.x, seldom.x)
+    assert len(often.frame) == 61
+
+
+@pytest.mark.parametrize("x0", [np.arange(8.0), torch.ones(6, 8), "uniform", "normal:0.1", None], ids=str)
+def test_starting_points(x0: object) -> None:
+    sim = Simulation(BEER, PROBLEM, MIXING, [0, 1], None, x0)  # type: ignore[arg-type]
+    assert sim.models().shape == (2, 6, 8)
+    if isinstance(x0, str):
+        assert len(set(sim.models().flatten().tolist())) == 96, "one point a client and seed"
+    elif x0 is not None:
+        assert torch.equal(sim.models()[1].double(), torch.as_tensor(x0).expand(6, 8).double())
+
+
+def test_many_clients_mix_through_a_sparse_matrix() -> None:
+    n = 300
+    problem, mixing = gs.quadratic(clients=n, d=5, dtype="float64"), gs.mixing_matrix(gs.ring(n), "fdla")
+    sim = Simulation(gs.DSGD(lr=0.1), problem, mixing, [0, 1], None, "normal")
+    assert sim.mixer.w.layout == torch.sparse_csr
+    q = torch.randn(2 * n, 5, dtype=torch.float64)
+    expected = (torch.from_numpy(mixing.matrix) @ q.view(2, n, 5)).view(2 * n, 5)
+    torch.testing.assert_close(sim.mixer(q), expected)
+
+
+def test_divergence_stops_the_run_and_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """One seed starts where lr is too large for it; the other goes on to the end."""
+    problem = gs.quadratic(clients=6, d=8, condition=1.0)
+    with caplog.at_level(logging.WARNING, logger="gossamer"):
+        run = gs.simulate(gs.DSGD(lr=50.0), problem, MIXING, rounds=5000, eval_every=10, record_dir=tmp_path)
+    assert run.diverged is not None
+    assert "DSGD with seed 0 diverged in round" in run.diverged
+    assert "try `lr` below 50.0" in run.diverged
+    assert run.diverged in caplog.text
+    end = run.record.end
+    assert end is not None
+    assert end["status"] == "diverged"
+    assert run.final["round"] == end["round"] - 1, "the last finite state is in the record"
+    assert torch.isfinite(run.x).all()
+    kept = gs.read_record(tmp_path / "DSGD-seed0.jsonl")
+    assert kept.end == end
+    assert kept.diverged == run.diverged
+
+
+def test_a_seed_that_diverges_does_not_stop_the_others() -> None:
+    problem = gs.quadratic(clients=6, d=8, condition=1.0)
+    alone = gs.simulate(gs.DSGD(lr=0.1), problem, MIXING, rounds=30, seed=1, x0="normal")
+
+    class Trap(type(problem)):  # type: ignore[misc]
+        """Seed 0's gradient becomes infinite once two seeds run and x is seed 0's."""
+
+        def gradient(self, x: torch.Tensor, batch: torch.Tensor | None = None) -> torch.Tensor:
+            g = super().gradient(x, batch)
+            if len(x) == 12:
+                g[2] = torch.inf
+            return g  # type: ignore[no-any-return]
+
+    trapped = Trap(problem.curvature, problem.centres)
+    runs = gs.simulate([gs.DSGD(lr=0.1)], trapped, MIXING, rounds=30, seed=[0, 1], x0="normal")
+    assert runs[0].diverged is not None
+    assert "round 1" in runs[0].diverged
+    assert "client 1" in runs[0].diverged or "client 2" in runs[0].diverged or "client 3" in runs[0].diverged
+    assert runs[1].diverged is None
+    assert torch.equal(runs[1].x, alone.x)
+    assert runs[1].final["round"] == 30
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"rounds": 0}, "`rounds` must be an integer of 1 or more, got 0"),
+        ({"batch_size": 0}, "`batch_size`"),
+        ({"eval_every": -1}, "`eval_every`"),
+        ({"seed": []}, "`seed` must be one seed or several different"),
+        ({"seed": [1, 1]}, "`seed` must be one seed or several different"),
+        ({"seed": -2}, "got -2"),
+        ({"x0": torch.zeros(3)}, r"shape \(8,\) or \(6, 8\), got \(3,\)"),
+        ({"x0": torch.full((8,), torch.nan)}, "`x0` must be finite"),
+        ({"x0": "ones"}, "'uniform' or 'normal'"),
+        ({"method": gs.DSGD}, "such as gossamer.DSGD"),
+        ({"method": []}, "at least one method"),
+        ({"mixing": gs.mixing_matrix(gs.ring(5))}, "6 clients, but the mixing matrix 5"),
+    ],
+)
+def test_bad_arguments(change, said):  # type: ignore[no-untyped-def]
+    arguments = {"method": BEER, "problem": PROBLEM, "mixing": MIXING, "rounds": 5} | change
+    with pytest.raises(gs.InputError, match=said):
+        gs.simulate(**arguments)
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: gs.BEER(lr=0.1, gamma=1.5, compressor=gs.gsgd(5)), r"`gamma` must be in \(0, 1\], got 1.5"),
+        (lambda: gs.BEER(lr=-0.1, gamma=0.5, compressor=gs.gsgd(5)), "`lr` must be a number above 0, got -0.1"),
+        (lambda: gs.BEER(lr=0.1, gamma=0.5, compressor="gsgd"), r"such as gossamer.gsgd\(5\), got 'gsgd'"),  # type: ignore[arg-type]
+        (lambda: gs.BEER(lr=0.1, gamma=0.5, compressor=gs.gsgd(5), start="half"), "'full', 'minibatch'; got 'half'"),  # type: ignore[arg-type]
+        (lambda: gs.DSGD(lr="0.1"), "got '0.1'"),  # type: ignore[arg-type]
+        (lambda: gs.D2(lr=0.1, lazy="no"), "true or false, got 'no'"),  # type: ignore[arg-type]
+    ],
+)
+def test_bad_settings(make, said):  # type: ignore[no-untyped-def]
+    with pytest.raises(gs.InputError, match=said):
+        make()
+
+
+def test_progress_is_told(tmp_path: Path) -> None:
+    heard: list[tuple[str, int]] = []
+    gs.simulate(BEER, PROBLEM, MIXING, rounds=30, progress=lambda label, done: heard.append((label, done)))
+    assert heard[-1] == ("BEER", 30)
+
+
+def test_a_killed_run_leaves_a_readable_record(tmp_path: Path) -> None:
+    script = f"""
+import gossamer as gs
+problem, mixing = gs.quadratic(clients=6, d=8), gs.mixing_matrix(gs.ring(6))
+gs.simulate(gs.DSGD(lr=0.01), problem, mixing, rounds=10**9, eval_every=1, record_dir={str(tmp_path)!r})
+"""
+    process = subprocess.Popen([sys.executable, "-c", script])
+    path = tmp_path / "DSGD-seed0.jsonl"
+    deadline = time.monotonic() + 60
+    while (not path.exists() or path.stat().st_size < 20_000) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    record = gs.read_record(path)
+    assert record.end is None
+    assert len(record.rows) > 50
+    assert record.frame["round"].tolist() == list(range(len(record.rows)))
+    assert record.header["method"] == {"name": "DSGD", "lr": 0.01, "order": "combine-then-adapt"}
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"", "no header"),
+        (b"{}\n", "no header"),
+        (b'{"gossamer": "0"}\nnonsense\n{"round": 1}\n', "damaged in line 2"),
+        (b'{"gossamer": "0"}\n[1]\n', "damaged in line 2"),
+        (b"\xff\xfe\n", "cannot be read"),
+    ],
+)
+def test_damaged_records(tmp_path: Path, content: bytes, said: str) -> None:
+    path = tmp_path / "r.jsonl"
+    path.write_bytes(content)
+    with pytest.raises(gs.DataError, match=said):
+        gs.read_record(path)
+
+
+def test_records_survive_a_round_trip(tmp_path: Path) -> None:
+    runs = gs.simulate({"a/b: c": BEER}, PROBLEM, MIXING, rounds=20, seed=[0, 4], record_dir=tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a-b-c-seed0.jsonl", "a-b-c-seed4.jsonl"]
+    read: Record = gs.read_record(tmp_path / "a-b-c-seed4.jsonl")
+    assert read.label == "a/b: c"
+    assert read.end == {"status": "finished", "round": 20}
+    pd.testing.assert_frame_equal(read.frame, runs[1].frame)
+    for line in (tmp_path / "a-b-c-seed4.jsonl").read_text().splitlines():
+        json.loads(line)
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
+def test_cuda_equals_cpu() -> None:
+    results = []
+    for device in ("cpu", "cuda"):
+        problem = gs.logistic_regression("breast_cancer", clients=6, dtype="float64", device=device)
+        method = gs.BEER(lr=0.1, gamma=0.3, compressor=gs.gsgd(5))
+        runs = gs.simulate([method], problem, MIXING, rounds=100, batch_size=8, seed=[0, 1], x0="normal")
+        results.append(torch.stack([run.x.cpu() for run in runs]))
+    torch.testing.assert_close(results[0], results[1], rtol=0, atol=1e-9)

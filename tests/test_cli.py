@@ -1,0 +1,249 @@
+"""The real command line, in a process of its own."""
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+SPEC = """
+name = "test"
+rounds = 30
+seeds = [0, 1]
+batch_size = 8
+
+[problem]
+objective = "logistic_regression"
+data = "breast_cancer"
+clients = 6
+
+[graph]
+name = "ring"
+weights = "fdla"
+
+[[methods]]
+name = "beer"
+lr = 0.1
+gamma = 0.5
+compressor = "gsgd:5"
+
+[[methods]]
+name = "dsgd"
+lr = 0.1
+"""
+
+
+def gossamer(*arguments: str, cwd: Path, **env: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "gossamer", *arguments]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"} | env
+    return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=120, check=False)
+
+
+@pytest.fixture
+def spec(tmp_path: Path) -> Path:
+    path = tmp_path / "my.toml"
+    path.write_text(SPEC)
+    return path
+
+
+def test_run_writes_records_figure_and_table(spec: Path, tmp_path: Path) -> None:
+    done = gossamer("run", "my.toml", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "BEER" in done.stdout
+    assert "gradient norm" in done.stdout
+    assert done.stderr == "BEER: 30 rounds, 2 seeds\nDSGD: 30 rounds, 2 seeds\n", "plain lines in a pipe"
+    folder = tmp_path / "runs" / "my"
+    names = sorted(path.name for path in folder.iterdir())
+    assert names == [
+        "BEER-seed0.jsonl", "BEER-seed1.jsonl", "DSGD-seed0.jsonl", "DSGD-seed1.jsonl", "convergence.png", "spec.toml",
+    ]  # fmt: skip
+    assert (folder / "spec.toml").read_text() == SPEC
+    assert (folder / "convergence.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_json_is_for_machines(spec: Path, tmp_path: Path) -> None:
+    done = gossamer("run", "my.toml", "--json", "-q", "-o", "out", cwd=tmp_path)
+    assert done.returncode == 0
+    assert done.stderr == ""
+    result = json.loads(done.stdout)
+    assert [method["method"] for method in result["methods"]] == ["BEER", "DSGD"]
+    assert result["methods"][0]["seeds"] == [0, 1]
+    assert result["methods"][0]["grad_norm"] > 0
+
+
+def test_earlier_records_are_not_lost(spec: Path, tmp_path: Path) -> None:
+    assert gossamer("run", "my.toml", "-q", cwd=tmp_path).returncode == 0
+    before = (tmp_path / "runs/my/BEER-seed0.jsonl").read_bytes()
+    again = gossamer("run", "my.toml", "-q", cwd=tmp_path)
+    assert again.returncode == 2
+    assert again.stderr.count("\n") == 1
+    assert "already holds records" in again.stderr
+    assert (tmp_path / "runs/my/BEER-seed0.jsonl").read_bytes() == before
+    assert gossamer("run", "my.toml", "-q", "--force", cwd=tmp_path).returncode == 0
+
+
+def test_a_run_that_diverges_exits_with_1_and_keeps_its_record(spec: Path, tmp_path: Path) -> None:
+    problem = '[problem]\nobjective = "quadratic"\nclients = 6\n'
+    spec.write_text(SPEC.replace(SPEC[SPEC.index("[problem]") : SPEC.index("[graph]")], problem).replace("30", "3000"))
+    spec.write_text(spec.read_text().replace('name = "dsgd"\nlr = 0.1', 'name = "dsgd"\nlr = 99.0'))
+    done = gossamer("run", "my.toml", "-q", cwd=tmp_path)
+    assert done.returncode == 1, done.stderr
+    lines = done.stderr.splitlines()
+    assert len(lines) == 2, "one line a seed"
+    assert "DSGD with seed 0 diverged in round" in lines[0]
+    assert "try `lr` below 99.0" in lines[0]
+    assert "diverged" in done.stdout
+    last = json.loads((tmp_path / "runs/my/DSGD-seed0.jsonl").read_text().splitlines()[-1])
+    assert last["end"]["status"] == "diverged"
+
+
+BAD_SPECS = {
+    "gamma outside (0, 1]": ("gamma = 0.5", "gamma = 1.5", "`gamma` must be in (0, 1], got 1.5."),
+    "negative step": ("lr = 0.1\ngamma", "lr = -0.1\ngamma", "`lr` must be a number above 0, got -0.1."),
+    "step that is text": ("lr = 0.1\ngamma", 'lr = "big"\ngamma', "`lr` must be a number above 0, got 'big'."),
+    "client count": ('name = "ring"', 'name = "ring"\nclients = 7', "The graph has 7 clients, but the problem 6."),
+    "unknown method": ('name = "beer"', 'name = "bear"', "Did you mean 'beer'?"),
+    "unknown compressor": (
+        '"gsgd:5"',
+        '"gzip:5"',
+        "`compressor` must be one of 'gsgd', 'identity', 'top_k'; got 'gzip'.",
+    ),
+    "unknown graph": ('name = "ring"', 'name = "rang"', "`graph` must be one of 'complete', 'ring'; got 'rang'."),
+    "unknown weights": ('"fdla"', '"fdlb"', "`weights` must be one of 'fdla', 'metropolis'; got 'fdlb'."),
+    "unknown data": ('"breast_cancer"', '"brest_cancer"', "got 'brest_cancer'."),
+    "missing data": ('"breast_cancer"', '"no/such/file"', "The data file 'no/such/file' does not exist."),
+    "corrupt data": ('"breast_cancer"', '"bad.xz"', "The data file 'bad.xz' is damaged"),
+    "unknown key": ("rounds = 30", "rounds = 30\nround = 5", "`key` must be one of 'name', 'rounds',"),
+    "unknown setting": ("gamma = 0.5", "gama = 0.5", "got 'gama'. Did you mean 'gamma'?"),
+    "unknown problem key": ("clients = 6", "clients = 6\ncolour = 3", "got 'colour'."),
+    "missing key": ("rounds = 30", "", "The spec lacks `rounds`."),
+    "missing setting": ("gamma = 0.5", "", "missing a required argument: 'gamma'."),
+    "wrong type": ("rounds = 30", 'rounds = "many"', "`rounds` must be an integer, got 'many'."),
+    "bad seeds": ("[0, 1]", '[0, "a"]', "`seeds` must be an integer of 0 or more, got 'a'."),
+    "not TOML": ("rounds = 30", "rounds = = 30", "is not TOML"),
+    "more clients than rows": ("clients = 6", "clients = 9999", "9999 clients cannot share 456 rows"),
+    "a label twice": ('name = "dsgd"', 'name = "dsgd"\nlabel = "BEER"', "Two methods of the spec are called 'BEER'"),
+    "method without name": ('name = "dsgd"', 'title = "dsgd"', "Method 2 of the spec needs a `name`"),
+    "weights of another kind": ('weights = "fdla"', "weights = 5", "`weights` must be"),
+    "compressor of another kind": ('"gsgd:5"', "5", "such as gossamer.gsgd(5), got 5."),
+    "batch of nothing": ("batch_size = 8", "batch_size = 0", "`batch_size` must be an integer of 1 or more, got 0."),
+    "bad start": ("batch_size = 8", 'batch_size = 8\nx0 = "ones"', "`x0` must be 'uniform' or 'normal'"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_SPECS)
+def test_bad_specs_get_one_sentence_and_leave_nothing(case: str, spec: Path, tmp_path: Path) -> None:
+    old, new, said = BAD_SPECS[case]
+    assert SPEC.count(old) >= 1
+    spec.write_text(SPEC.replace(old, new, 1))
+    (tmp_path / "bad.xz").write_bytes(b"\xfd7zXZ\x00 and no more")
+    before = sorted(tmp_path.rglob("*"))
+    done = gossamer("run", "my.toml", cwd=tmp_path)
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert said in done.stderr
+    assert done.stderr.startswith("gossamer: ")
+    assert done.stderr.count("\n") == 1, done.stderr
+    assert done.stdout == ""
+    assert sorted(tmp_path.rglob("*")) == before, "no file is left"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["run", "nowhere.toml"], "The spec 'nowhere.toml' cannot be read: No such file or directory."),
+        (["run", "figure9"], "Did you mean 'figure1'?"),
+        (["run"], "required: SPEC"),
+        (["run", "my.toml", "--device", "abacus"], "The device 'abacus' cannot be used"),
+        (["run", "my.toml", "-o", "my.toml/x"], "my.toml"),
+        (["run", "figure1", "--data-dir", "nowhere"], "'a9a' was not found in 'nowhere'"),
+        (["demo", "--loud"], "--loud"),
+        (["dance"], "'dance'"),
+        ([], "COMMAND"),
+    ],
+)
+def test_bad_calls_get_one_sentence(arguments: list[str], said: str, spec: Path, tmp_path: Path) -> None:
+    done = gossamer(*arguments, cwd=tmp_path, GOSSAMER_DATA="")
+    assert done.returncode == 2, done.stdout
+    assert said in done.stderr
+    assert done.stderr.count("\n") == 1, done.stderr
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["my.toml"]
+
+
+def test_help_has_examples(tmp_path: Path) -> None:
+    for command in ([], ["demo"], ["run"], ["methods"]):
+        done = gossamer(*command, "--help", cwd=tmp_path)
+        assert done.returncode == 0
+        assert "Examples:" in done.stdout
+
+
+def test_version_and_methods(tmp_path: Path) -> None:
+    assert gossamer("--version", cwd=tmp_path).stdout == "gossamer 0.1.0\n"
+    methods = json.loads(gossamer("methods", "--json", cwd=tmp_path).stdout)
+    assert [method["name"] for method in methods] == ["beer", "choco_sgd", "d2", "dsgd"]
+    assert methods[0]["settings"]["start"] == "full"
+    assert "2201.13320" in gossamer("methods", cwd=tmp_path).stdout
+
+
+def test_a_closed_pipe_is_no_error(tmp_path: Path) -> None:
+    command = f"{sys.executable} -m gossamer methods --json | true; exit ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    assert done.returncode == 0
+    assert done.stderr == ""
+
+
+def test_an_interrupt_keeps_the_records(spec: Path, tmp_path: Path) -> None:
+    spec.write_text(SPEC.replace("rounds = 30", "rounds = 100000000"))
+    process = subprocess.Popen(
+        [sys.executable, "-m", "gossamer", "run", "my.toml"], cwd=tmp_path, stderr=subprocess.PIPE, text=True
+    )
+    record = tmp_path / "runs/my/BEER-seed1.jsonl"
+    deadline = time.monotonic() + 60
+    while not record.exists() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    time.sleep(1)
+    process.send_signal(signal.SIGINT)
+    _, stderr = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert "Interrupted" in stderr
+    assert "Traceback" not in stderr
+    assert all(json.loads(line) for line in record.read_text().splitlines())
+
+
+def test_a_terminal_gets_a_progress_bar(spec: Path, tmp_path: Path) -> None:
+    spec.write_text(SPEC.replace("rounds = 30", "rounds = 2000"))
+    leader, follower = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "gossamer", "run", "my.toml"],
+        cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=follower, env=os.environ | {"TERM": "xterm", "COLUMNS": "100"},
+    )  # fmt: skip
+    os.close(follower)
+    shown = b""
+    while True:
+        try:
+            part = os.read(leader, 4096)
+        except OSError:
+            break
+        if not part:
+            break
+        shown += part
+    os.close(leader)
+    assert process.wait(timeout=60) == 0
+    assert "━".encode() in shown
+    assert b"2000/2000" in shown
+
+
+def test_demo(tmp_path: Path) -> None:
+    begin = time.monotonic()
+    done = gossamer("demo", "--json", "-q", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert time.monotonic() - begin < 120
+    norms = {method["method"]: method["grad_norm"] for method in json.loads(done.stdout)["methods"]}
+    assert list(norms) == ["BEER", "CHOCO-SGD", "DSGD", "D2"]
+    assert max(norms["BEER"], norms["D2"]) < 1e-4
+    assert min(norms["CHOCO-SGD"], norms["DSGD"]) > 1e-3
+    assert (tmp_path / "gossamer-demo" / "convergence.png").stat().st_size > 20_000
