@@ -81,7 +81,7 @@ class MixingMatrix:
 
     @property
     def rho(self) -> float:
-        """The spectral gap, 1 - max(|lambda_2|, |lambda_n|)."""
+        """The spectral gap: 1 - the largest size of an eigenvalue other than the first."""
         if self.clients == 1:
             return 1.0
         return float(1 - np.abs(self.eigenvalues[:-1]).max())

@@ -32,13 +32,15 @@ class BEER(Algorithm):
     """BEER, Algorithm 1 of Zhao, Li, Li, Richtarik, Chi: *BEER: Fast O(1/T) Rate for Decentralized Nonconvex
     Optimization with Communication Compression*, NeurIPS 2022 (arXiv 2201.13320).
 
-    | here | paper | meaning |
-    | --- | --- | --- |
-    | `x` | X | models |
-    | `h`, `g` | H, G | surrogates of X and V: what the neighbours believe |
-    | `v` | V | trackers of the average gradient |
-    | `mixed_h`, `mixed_g` | H W, G W | weighted neighbour sums of the surrogates |
-    | `lr`, `gamma` | eta, gamma | step size, mixing step size |
+    ==================  ==========  ====================================================
+    here                paper       meaning
+    ==================  ==========  ====================================================
+    x                   X           models
+    h, g                H, G        surrogates of X and V: what the neighbours believe
+    v                   V           trackers of the average gradient
+    mixed_h, mixed_g    H W, G W    weighted neighbour sums of the surrogates
+    lr, gamma           eta, gamma  step size, mixing step size
+    ==================  ==========  ====================================================
 
     A round begins where a gradient is taken, so step t runs lines 6 to 8 of iteration t - 1 and then lines 3 to 5 of
     iteration t; the sequence of X is Algorithm 1's. Its two messages leave in one exchange, and what comes back is

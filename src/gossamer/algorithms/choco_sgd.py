@@ -27,11 +27,13 @@ class CHOCOSGD(Algorithm):
     """CHOCO-SGD, Algorithm 2 of Koloskova, Stich, Jaggi: *Decentralized Stochastic Optimization and Gossip Algorithms
     with Compressed Communication*, ICML 2019 (arXiv 1902.00340).
 
-    | here | paper | meaning |
-    | --- | --- | --- |
-    | `x` | x | models |
-    | `h` | x-hat | surrogates: what the neighbours believe |
-    | `mixed_h` | sum_j w_ij x-hat_j | weighted neighbour sums of the surrogates |
+    =======  ===================  ============================================
+    here     paper                meaning
+    =======  ===================  ============================================
+    x        x                    models
+    h        x-hat                surrogates: what the neighbours believe
+    mixed_h  sum_j w_ij x-hat_j   weighted neighbour sums of the surrogates
+    =======  ===================  ============================================
 
     Args:
         lr: The step size.

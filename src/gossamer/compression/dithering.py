@@ -83,8 +83,11 @@ class Levels(Message):
 class gsgd(Compressor):
     """gsgd_b, the paper's random dithering (BEER, appendix A; Alistarh et al., QSGD, 2017).
 
-    gsgd_b(x) = ||x|| / tau * sign(x) * 2^-(b-1) * floor(2^(b-1) |x| / ||x|| + u), with u uniform in [0, 1)^d and
-    tau = 1 + min(d / 2^(2(b-1)), sqrt(d) / 2^(b-1)); alpha = 1 / tau.
+    With u uniform in [0, 1)^d and tau = 1 + min(d / 2^(2(b-1)), sqrt(d) / 2^(b-1))::
+
+        gsgd_b(x) = ||x|| / tau * sign(x) * 2^-(b-1) * floor(2^(b-1) |x| / ||x|| + u)
+
+    is a contraction with alpha = 1 / tau.
 
     Args:
         bits: b. There are 2^b + 1 levels, from -2^(b-1) to 2^(b-1).

@@ -1,0 +1,42 @@
+"""What the documentation shows is what there is."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import gossamer as gs
+from gossamer.runtime.experiment import prepare
+from gossamer.spec import load_spec
+
+ROOT = Path(__file__).parents[1]
+
+
+def blocks(path: Path, language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", path.read_text(), flags=re.DOTALL)
+
+
+def test_every_public_name_is_documented() -> None:
+    api = (ROOT / "docs" / "api.md").read_text()
+    missing = [name for name in gs.__all__ if name != "__version__" and f" gossamer.{name}\n" not in api]
+    assert not missing
+
+
+def test_the_readme_works(tmp_path: Path) -> None:
+    (snippet,) = blocks(ROOT / "README.md", "python")
+    done = subprocess.run([sys.executable, "-c", snippet], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    (spec,) = blocks(ROOT / "README.md", "toml")
+    (tmp_path / "my.toml").write_text(spec)
+    done = subprocess.run(
+        [sys.executable, "-m", "gossamer", "run", "my.toml"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_spec_page_is_a_spec(tmp_path: Path, data_dir: Path) -> None:
+    (spec,) = blocks(ROOT / "docs" / "spec.md", "toml")
+    path = tmp_path / "spec.toml"
+    path.write_text(spec)
+    experiment = prepare(load_spec(path), data_dir=str(data_dir))
+    assert experiment.methods["CHOCO-SGD, twice as long"][1] == 4000
