@@ -12,7 +12,6 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-import platformdirs
 
 from gossamer.errors import DataError, InputError, check_path
 
@@ -72,6 +71,8 @@ def load(data: str | os.PathLike[str], data_dir: str | os.PathLike[str] | None =
 
 def _find(name: str, data_dir: str | os.PathLike[str] | None) -> Path:
     """Where the file `name` lies, packed or not, in a folder of its own or not."""
+    import platformdirs
+
     asked = [data_dir, os.environ.get("GOSSAMER_DATA"), platformdirs.user_cache_dir("gossamer")]
     folders = [Path(folder).expanduser() for folder in asked if folder]
     for folder in folders:
