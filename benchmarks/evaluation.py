@@ -2,7 +2,7 @@
 
     python benchmarks/evaluation.py [--data-dir ../shared/data]
 
-Both work out loss, gradient norm and test accuracy of the same 200 models on one thread, in turns within one run. The
+Both work out loss, gradient norm and test accuracy of the same 192 models on one thread, in turns within one run. The
 baseline is what one would write by hand: dense float64, three matrix-vector products a model. Prints the ratio.
 """
 
@@ -22,7 +22,7 @@ import torch
 import gossamer as gs
 from gossamer.problems.logistic import LogisticRegression
 
-MODELS, TOGETHER, REPEATS, NONCONVEX = 200, 50, 3, 0.05
+MODELS, TOGETHER, REPEATS, NONCONVEX = 192, 64, 3, 0.05
 
 
 def by_hand(
@@ -41,7 +41,7 @@ def by_hand(
 
 
 def batched(problem: LogisticRegression, models: torch.Tensor) -> npt.NDArray[np.float64]:
-    """The same for all models, 50 at a time, as the simulator does it."""
+    """The same for all models, 64 at a time, as the simulator does it."""
     parts = []
     for chunk in torch.split(models, TOGETHER):
         measured = problem.evaluate(chunk)

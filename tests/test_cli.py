@@ -1,5 +1,6 @@
 """The real command line, in a process of its own."""
 
+import contextlib
 import json
 import os
 import pty
@@ -7,9 +8,12 @@ import signal
 import subprocess
 import sys
 import time
+import traceback
 from pathlib import Path
 
 import pytest
+
+from gossamer.cli import main
 
 SPEC = """
 name = "test"
@@ -42,6 +46,28 @@ def gossamer(*arguments: str, cwd: Path, **env: str) -> subprocess.CompletedProc
     command = [sys.executable, "-m", "gossamer", *arguments]
     environment = os.environ | {"OMP_NUM_THREADS": "1"} | env
     return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=120, check=False)
+
+
+def forked(*arguments: str, cwd: Path, **env: str) -> subprocess.CompletedProcess[str]:
+    """As `gossamer`, but in a fork of this process: a real process that need not import torch again."""
+    out, err = cwd.parent / "stdout", cwd.parent / "stderr"
+    child = os.fork()
+    if child == 0:
+        code = 99
+        try:
+            os.chdir(cwd)
+            os.environ.update(env)
+            for path, stream in ((out, 1), (err, 2)):
+                os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), stream)
+            sys.stdout, sys.stderr = open(1, "w", closefd=False), open(2, "w", closefd=False)  # noqa: SIM115
+            code = main(arguments)
+            sys.stdout.flush()
+        except BaseException:
+            os.write(2, traceback.format_exc().encode())
+        finally:
+            os._exit(code)
+    _, status = os.waitpid(child, 0)
+    return subprocess.CompletedProcess(arguments, os.waitstatus_to_exitcode(status), out.read_text(), err.read_text())
 
 
 @pytest.fixture
@@ -82,7 +108,7 @@ def test_earlier_records_are_not_lost(spec: Path, tmp_path: Path) -> None:
     again = gossamer("run", "my.toml", "-q", cwd=tmp_path)
     assert again.returncode == 2
     assert again.stderr.count("\n") == 1
-    assert "already holds records" in again.stderr
+    assert "exists already" in again.stderr
     assert (tmp_path / "runs/my/BEER-seed0.jsonl").read_bytes() == before
     assert gossamer("run", "my.toml", "-q", "--force", cwd=tmp_path).returncode == 0
 
@@ -111,18 +137,38 @@ BAD_SPECS = {
     "unknown compressor": (
         '"gsgd:5"',
         '"gzip:5"',
-        "`compressor` must be one of 'gsgd', 'identity', 'top_k'; got 'gzip'.",
+        "There is no compressor 'gzip'; there are",
     ),
-    "unknown graph": ('name = "ring"', 'name = "rang"', "`graph` must be one of 'complete', 'ring'; got 'rang'."),
-    "unknown weights": ('"fdla"', '"fdlb"', "`weights` must be one of 'fdla', 'metropolis'; got 'fdlb'."),
+    "unknown graph": (
+        'name = "ring"',
+        'name = "rang"',
+        "There is no graph 'rang'; there are 'complete', 'ring'. Did you mean 'ring'?",
+    ),
+    "unknown weights": (
+        '"fdla"',
+        '"fdlb"',
+        "There is no rule for weights 'fdlb'; there are 'fdla', 'metropolis'. Did you mean 'fdla'?",
+    ),
     "unknown data": ('"breast_cancer"', '"brest_cancer"', "got 'brest_cancer'."),
     "missing data": ('"breast_cancer"', '"no/such/file"', "The data file 'no/such/file' does not exist."),
     "corrupt data": ('"breast_cancer"', '"bad.xz"', "The data file 'bad.xz' is damaged"),
-    "unknown key": ("rounds = 30", "rounds = 30\nround = 5", "`key` must be one of 'name', 'rounds',"),
-    "unknown setting": ("gamma = 0.5", "gama = 0.5", "got 'gama'. Did you mean 'gamma'?"),
-    "unknown problem key": ("clients = 6", "clients = 6\ncolour = 3", "got 'colour'."),
+    "unknown key": (
+        "rounds = 30",
+        "rounds = 30\nround = 5",
+        "There is no key of a spec called 'round'; there are 'name', 'rounds',",
+    ),
+    "unknown setting": (
+        "gamma = 0.5",
+        "gama = 0.5",
+        "There is no setting of the method 'beer' called 'gama'; there are 'lr', 'gamma',",
+    ),
+    "unknown problem key": (
+        "clients = 6",
+        "clients = 6\ncolour = 3",
+        "There is no setting of the objective 'logistic_regression' called 'colour'",
+    ),
     "missing key": ("rounds = 30", "", "The spec lacks `rounds`."),
-    "missing setting": ("gamma = 0.5", "", "missing a required argument: 'gamma'."),
+    "missing setting": ("gamma = 0.5", "", "The method 'beer' lacks its setting `gamma`."),
     "wrong type": ("rounds = 30", 'rounds = "many"', "`rounds` must be an integer, got 'many'."),
     "bad seeds": ("[0, 1]", '[0, "a"]', "`seeds` must be an integer of 0 or more, got 'a'."),
     "not TOML": ("rounds = 30", "rounds = = 30", "is not TOML"),
@@ -132,6 +178,15 @@ BAD_SPECS = {
     "weights of another kind": ('weights = "fdla"', "weights = 5", "`weights` must be"),
     "compressor of another kind": ('"gsgd:5"', "5", "such as gossamer.gsgd(5), got 5."),
     "batch of nothing": ("batch_size = 8", "batch_size = 0", "`batch_size` must be an integer of 1 or more, got 0."),
+    "batch of too much": (
+        "batch_size = 8",
+        "batch_size = 999",
+        "`batch_size` must be at most 76, the rows of a client",
+    ),
+    "name in place of objective": ("clients = 6", 'clients = 6\nname = "x"', "[problem] takes `objective`"),
+    "empty label": ('name = "dsgd"', 'name = "dsgd"\nlabel = ""', "`label` must be a string that is not empty"),
+    "number too long": ("lr = 0.1\ngamma", f"lr = {'9' * 5001}\ngamma", "is not TOML"),
+    "start beyond numbers": ("batch_size = 8", 'batch_size = 8\nx0 = "normal:inf"', "must be finite"),
     "bad start": ("batch_size = 8", 'batch_size = 8\nx0 = "ones"', "`x0` must be 'uniform' or 'normal'"),
 }
 
@@ -143,7 +198,7 @@ def test_bad_specs_get_one_sentence_and_leave_nothing(case: str, spec: Path, tmp
     spec.write_text(SPEC.replace(old, new, 1))
     (tmp_path / "bad.xz").write_bytes(b"\xfd7zXZ\x00 and no more")
     before = sorted(tmp_path.rglob("*"))
-    done = gossamer("run", "my.toml", cwd=tmp_path)
+    done = forked("run", "my.toml", cwd=tmp_path)
     assert done.returncode == 2, done.stdout + done.stderr
     assert said in done.stderr
     assert done.stderr.startswith("gossamer: ")
@@ -160,6 +215,7 @@ def test_bad_specs_get_one_sentence_and_leave_nothing(case: str, spec: Path, tmp
         (["run"], "required: SPEC"),
         (["run", "my.toml", "--device", "abacus"], "The device 'abacus' cannot be used"),
         (["run", "my.toml", "-o", "my.toml/x"], "my.toml"),
+        (["run", "nope"], "There is no spec file, and no shipped spec, 'nope'; there are 'demo', 'figure1'."),
         (["run", "figure1", "--data-dir", "nowhere"], "'a9a' was not found in 'nowhere'"),
         (["demo", "--loud"], "--loud"),
         (["dance"], "'dance'"),
@@ -167,7 +223,7 @@ def test_bad_specs_get_one_sentence_and_leave_nothing(case: str, spec: Path, tmp
     ],
 )
 def test_bad_calls_get_one_sentence(arguments: list[str], said: str, spec: Path, tmp_path: Path) -> None:
-    done = gossamer(*arguments, cwd=tmp_path, GOSSAMER_DATA="")
+    done = forked(*arguments, cwd=tmp_path, GOSSAMER_DATA="")
     assert done.returncode == 2, done.stdout
     assert said in done.stderr
     assert done.stderr.count("\n") == 1, done.stderr
@@ -235,6 +291,90 @@ def test_a_terminal_gets_a_progress_bar(spec: Path, tmp_path: Path) -> None:
     assert process.wait(timeout=60) == 0
     assert "━".encode() in shown
     assert b"2000/2000" in shown
+
+
+NASTY = ["a[/x]", "[bold]b[/bold]", "$\\foo$", "cost $a_$ x", "_hidden", "λ 网络", "x" * 300, "a/../b"]
+
+
+def test_any_label_is_only_a_label(spec: Path, tmp_path: Path) -> None:
+    tables = "".join(f"[[methods]]\nname = 'dsgd'\nlr = 0.1\nlabel = '{label}'\n" for label in NASTY)
+    spec.write_text(SPEC[: SPEC.index("[[methods]]")].replace('"test"', "'[/b] $x_$'") + tables)
+    done = gossamer("run", "my.toml", "-q", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    assert "[/b] $x_$" in done.stdout
+    assert len(list((tmp_path / "runs/my").glob("*.jsonl"))) == 2 * len(NASTY)
+    ascii_only = gossamer("run", "my.toml", "-q", "-o", "ascii", cwd=tmp_path, PYTHONIOENCODING="ascii")
+    assert ascii_only.returncode == 0, ascii_only.stderr
+
+
+def test_what_is_not_ours_is_left_alone(spec: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "out"
+    folder.mkdir()
+    (folder / "train.jsonl").write_text("{}")
+    (folder / "spec.toml").write_text("mine = 1")
+    refused = gossamer("run", "my.toml", "-q", "-o", "out", cwd=tmp_path)
+    assert refused.returncode == 2
+    assert "'out/spec.toml' is another spec" in refused.stderr
+    refused = gossamer("demo", "-q", "-o", "out", cwd=tmp_path)
+    assert refused.returncode == 2
+    forced = gossamer("run", "my.toml", "-q", "-o", "out", "--force", cwd=tmp_path)
+    assert forced.returncode == 0
+    assert (folder / "train.jsonl").read_text() == "{}"
+
+
+def test_streams_may_be_closed_and_pipes_may_break(spec: Path, tmp_path: Path) -> None:
+    command = f"{sys.executable} -m gossamer"
+    for line in (
+        f"{command} run my.toml -o a >&-",
+        f"{command} run my.toml -o b 2>&-",
+        f"{command} run my.toml -o c 2>&1 | true; exit ${{PIPESTATUS[0]}}",
+        f"{command} methods | head -1 > /dev/null; exit ${{PIPESTATUS[0]}}",
+        f"{command} run <(cat my.toml) -q -o d",
+    ):
+        done = subprocess.run(["bash", "-c", line], cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, (line, done.stderr)
+        assert "Traceback" not in done.stderr
+    for folder in "abcd":
+        assert (tmp_path / folder / "convergence.png").exists()
+        assert (tmp_path / folder / "spec.toml").read_text() == SPEC
+
+
+def test_a_narrow_terminal_keeps_the_names(spec: Path, tmp_path: Path) -> None:
+    leader, follower = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "gossamer", "run", "my.toml", "-q"],
+        cwd=tmp_path, stdout=follower, stderr=subprocess.DEVNULL, env=os.environ | {"TERM": "xterm", "COLUMNS": "70"},
+    )  # fmt: skip
+    os.close(follower)
+    shown = b""
+    with contextlib.suppress(OSError):
+        while part := os.read(leader, 4096):
+            shown += part
+    os.close(leader)
+    process.wait(timeout=60)
+    text = shown.decode()
+    assert "BEER" in text
+    assert "gradient norm" in text
+    assert "…" not in text
+
+
+def test_a_run_that_fails_exits_with_1(spec: Path, tmp_path: Path) -> None:
+    """The disk is full: /dev/full takes the place of a record."""
+    if not Path("/dev/full").exists():
+        pytest.skip("needs /dev/full")
+    script = f"""
+import sys
+from pathlib import Path
+from gossamer.cli import main
+whole = Path.open
+Path.open = lambda self, *a, **k: whole(Path("/dev/full") if self.suffix == ".jsonl" else self, *a, **k)
+sys.exit(main(["run", {str(spec)!r}, "-q", "-o", {str(tmp_path / "out")!r}]))
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 1, done.stderr
+    assert "The run could not be finished" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_demo(tmp_path: Path) -> None:

@@ -34,6 +34,12 @@ def test_the_readme_works(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
+def test_the_extending_page_works() -> None:
+    snippet = blocks(ROOT / "docs" / "extending.md", "python")[0]
+    done = subprocess.run([sys.executable, "-c", snippet], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
 def test_the_spec_page_is_a_spec(tmp_path: Path, data_dir: Path) -> None:
     (spec,) = blocks(ROOT / "docs" / "spec.md", "toml")
     path = tmp_path / "spec.toml"

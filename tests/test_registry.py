@@ -1,3 +1,4 @@
+import fractions
 from importlib.metadata import EntryPoint
 
 import pytest
@@ -15,7 +16,7 @@ def test_names_are_forgiving() -> None:
 
 def test_unknown_name_lists_the_choices() -> None:
     with pytest.raises(
-        gs.InputError, match=r"one of 'beer', 'choco_sgd', 'd2', 'dsgd'; got 'bear'. Did you mean 'beer'"
+        gs.InputError, match=r"no method 'bear'; there are 'beer', 'choco_sgd', 'd2', 'dsgd'. Did you mean 'beer'"
     ):
         registry.methods.get("bear")
 
@@ -37,12 +38,15 @@ def test_build(description: object, made: gs.Compressor) -> None:
 @pytest.mark.parametrize(
     ("description", "said"),
     [
-        ("gsgd", "missing a required argument: 'bits'"),
+        ("gsgd", "The compressor 'gsgd' lacks its setting `bits`"),
         ("gsgd:5,6", "too many positional arguments"),
         ("gsgd:five", "`bits` must be an integer from 2 to 31, got 'five'"),
-        ({"name": "gsgd", "bit": 5}, "must be one of 'bits'; got 'bit'"),
+        (
+            {"name": "gsgd", "bit": 5},
+            "no setting of the compressor 'gsgd' called 'bit'; there are 'bits'. Did you mean 'bits'",
+        ),
         ({"bits": 5}, "needs a `name`"),
-        ({"name": 5}, "got 5"),
+        ({"name": 5}, "no compressor 5"),
     ],
 )
 def test_bad_descriptions(description: object, said: str) -> None:
@@ -58,9 +62,20 @@ def test_two_things_cannot_share_a_name() -> None:
         mine.register("a")(float)
 
 
+def test_a_broken_package_takes_nobody_down(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    point = EntryPoint("broken", "no.such.module:thing", "some.group")
+    monkeypatch.setattr(registry, "entry_points", lambda group: [point])
+    mine = Registry("thing", "some.group")
+    mine.register("whole")(int)
+    assert mine.names() == ["whole"]
+    assert "'broken'" in caplog.text
+    assert "cannot be loaded" in caplog.text
+
+
 def test_entry_points_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     point = EntryPoint("third-party", "fractions:Fraction", "some.group")
     monkeypatch.setattr(registry, "entry_points", lambda group: [point] if group == "some.group" else [])
     mine = Registry("thing", "some.group")
+    assert mine.name_of(fractions.Fraction) == "third_party"
     assert mine.names() == ["third_party"]
     assert mine.get("third_party")(1, 2) == 0.5

@@ -52,6 +52,14 @@ def test_nodes_of_any_kind_are_numbered() -> None:
     assert [gs.mixing_matrix(shuffled).neighbors(i) for i in range(3)] == [[1], [0, 2], [1]]
 
 
+def test_a_matrix_and_a_graph_that_are_not() -> None:
+    with pytest.raises(gs.InputError, match=r"mixing_matrix\(\) makes both so"):
+        gs.MixingMatrix([[1.0]], nx.empty_graph(1))  # type: ignore[arg-type]
+    for bad in (5, "abc", [[1, "x"], [0, 1]]):
+        with pytest.raises(gs.InputError, match="weights"):
+            gs.mixing_matrix(gs.ring(2), bad)  # type: ignore[arg-type]
+
+
 def test_own_matrix() -> None:
     w = [[0.5, 0.5, 0.0], [0.5, 0.25, 0.25], [0.0, 0.25, 0.75]]
     assert gs.mixing_matrix(nx.path_graph(3), np.array(w)).clients == 3
@@ -91,7 +99,7 @@ def test_bad_graph(graph: object, said: str) -> None:
 def test_fdla_without_a_closed_form_says_what_to_use() -> None:
     with pytest.raises(gs.InputError, match=r"rings and complete graphs.*metropolis"):
         gs.mixing_matrix(nx.path_graph(4), "fdla")
-    with pytest.raises(gs.InputError, match=r"one of 'fdla', 'metropolis'; got 'uniform'"):
+    with pytest.raises(gs.InputError, match=r"no rule for weights 'uniform'; there are 'fdla', 'metropolis'"):
         gs.mixing_matrix(gs.ring(4), "uniform")
     with pytest.raises(gs.InputError, match=r"`clients` must be an integer of 2 or more, got 1"):
         gs.ring(1)

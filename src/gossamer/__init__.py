@@ -12,6 +12,8 @@ graph, and only in compressed messages.
 True
 """
 
+import logging
+
 from gossamer._version import __version__
 from gossamer.algorithms import BEER, CHOCOSGD, D2, DSGD, Algorithm
 from gossamer.compression import Compressor, Message, gsgd, identity, top_k
@@ -19,6 +21,8 @@ from gossamer.errors import CodecError, DataError, GossamerError, InputError
 from gossamer.problems import Problem, logistic_regression, quadratic
 from gossamer.runtime import Record, Run, Runs, read_record, simulate
 from gossamer.topology import MixingMatrix, complete, mixing_matrix, ring
+
+logging.getLogger(__name__).addHandler(logging.NullHandler())  # a library speaks only to who listens
 
 __all__ = [
     "BEER",

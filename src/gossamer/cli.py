@@ -9,21 +9,20 @@ import contextlib
 import dataclasses
 import inspect
 import json
-import logging
 import os
-import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from gossamer import registry
 from gossamer._version import __version__
-from gossamer.errors import GossamerError, InputError
+from gossamer.errors import GossamerError, InputError, RunError
 from gossamer.paper import shipped_spec, spec_path
 from gossamer.report import convergence_figure, result_table, summarize
 from gossamer.runtime.experiment import Experiment, prepare
@@ -40,25 +39,50 @@ class _Parser(argparse.ArgumentParser):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The entry point of the `gossamer` command."""
-    logging.getLogger("gossamer").addHandler(logging.NullHandler())  # what a run logs, the command says in its own way
+    _mend_streams()
     try:
         options = _parser().parse_args(arguments)
         code: int = options.command(options)
-        sys.stdout.flush()
         return code
+    except RunError as error:
+        return _complain(error, 1)
     except GossamerError as error:
-        print(f"gossamer: {error}", file=sys.stderr)
-        return 2
+        return _complain(error, 2)
     except OSError as error:
-        if isinstance(error, BrokenPipeError):  # the reader of a pipe has left, as in `gossamer methods | head -1`
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            return 0
         where = f" '{error.filename}'" if error.filename else ""
-        print(f"gossamer: Cannot write or read{where}: {error.strerror or error}.", file=sys.stderr)
-        return 2
+        return _complain(f"Cannot write or read{where}: {error.strerror or error}.", 2)
     except KeyboardInterrupt:
-        print("gossamer: Interrupted; what was measured so far is in the records.", file=sys.stderr)
-        return 130
+        return _complain("Interrupted; what was measured is in the records, if any run had begun.", 130)
+
+
+def _mend_streams() -> None:
+    """Streams may be closed (`>&-`), or know fewer letters than a table has."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 (open until the end)
+        elif hasattr(getattr(sys, name), "reconfigure"):
+            getattr(sys, name).reconfigure(errors="replace")
+
+
+def _complain(sentence: object, code: int) -> int:
+    _note(f"gossamer: {sentence}")
+    return code
+
+
+def _note(text: str) -> None:
+    """A line on standard error; whoever closed it does not want it."""
+    with contextlib.suppress(OSError, ValueError):
+        print(text, file=sys.stderr, flush=True)
+
+
+@contextlib.contextmanager
+def _results() -> Iterator[None]:
+    """Printing to standard output, whose reader may leave, as in `gossamer methods | head -1`."""
+    try:
+        yield
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _parser() -> _Parser:
@@ -118,11 +142,11 @@ def _parser() -> _Parser:
 def _demo(options: argparse.Namespace) -> int:
     """Compare BEER, CHOCO-SGD, DSGD and D2 on real data that needs no download.
 
-    Ten clients on a ring share a medical data set sorted by label, so that no two of them see the same mix. Prints a
-    table, and saves the records and a figure.
+    Ten clients on a ring share a medical data set sorted by label, so that all but one have seen tumours of one kind
+    only. Prints a table, and saves the records and a figure.
     """
-    path = shipped_spec("demo")
-    return _execute(prepare(load_spec(path)), path, Path(options.output or "gossamer-demo"), options, force=True)
+    experiment = prepare(load_spec(shipped_spec("demo")))
+    return _execute(experiment, Path(options.output or "gossamer-demo"), options, force=options.output is None)
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -133,26 +157,40 @@ def _run(options: argparse.Namespace) -> int:
     """
     path = spec_path(options.spec)
     experiment = prepare(load_spec(path), data_dir=options.data_dir, device=options.device)
-    return _execute(experiment, path, Path(options.output or Path("runs") / path.stem), options, force=options.force)
+    return _execute(experiment, Path(options.output or Path("runs") / path.stem), options, force=options.force)
 
 
-def _execute(experiment: Experiment, spec: Path, folder: Path, options: argparse.Namespace, *, force: bool) -> int:
-    records = sorted(folder.glob("*.jsonl"))
-    if records and not force:
-        raise InputError(
-            f"The folder '{folder}' already holds records; give another with -o, or replace them with --force."
-        )
-    folder.mkdir(parents=True, exist_ok=True)
-    for record in records:
-        record.unlink()
-    if spec.resolve() != (folder / "spec.toml").resolve():
-        shutil.copyfile(spec, folder / "spec.toml")
-    with _progress(experiment, options.quiet) as hooks:
-        runs = experiment.run(folder, **hooks)
-    figure = folder / "convergence.png"
-    convergence_figure([run.record for run in runs], figure, experiment.spec.name)
-    _print_results(runs, experiment, folder, figure, as_json=options.json)
+def _execute(experiment: Experiment, folder: Path, options: argparse.Namespace, *, force: bool) -> int:
+    figure, copy = folder / "convergence.png", folder / "spec.toml"
+    _clear(folder, [*experiment.record_names, figure.name], copy, experiment.spec.text, force)
+    try:
+        with _progress(experiment, options.quiet) as hooks:
+            runs = experiment.run(folder, **hooks)
+        convergence_figure([run.record for run in runs], figure, experiment.spec.name)
+    except (MemoryError, RuntimeError, OSError) as error:
+        reason = str(error).strip().split("\n")[0].rstrip(".") or type(error).__name__
+        if isinstance(error, RuntimeError) and "memory" not in reason:
+            raise
+        raise RunError(f"The run could not be finished: {reason}; what was measured is in '{folder}'.") from None
+    with _results():
+        _print_results(runs, experiment, folder, figure, as_json=options.json)
+    for run in runs:
+        if run.diverged:
+            _complain(run.diverged, 1)
     return 1 if any(run.diverged for run in runs) else 0
+
+
+def _clear(folder: Path, names: Sequence[str], copy: Path, text: str, force: bool) -> None:
+    """Make room for what a run will write, and refuse to overwrite anything unless told to."""
+    there = [folder / name for name in names if (folder / name).exists()]
+    if not force and there:
+        raise InputError(f"'{there[0]}' exists already; give another folder with -o, or replace it with --force.")
+    if not force and copy.exists() and copy.read_text(encoding="utf-8", errors="replace") != text:
+        raise InputError(f"'{copy}' is another spec; give another folder with -o, or replace it with --force.")
+    folder.mkdir(parents=True, exist_ok=True)
+    for path in there:
+        path.unlink()
+    copy.write_text(text, encoding="utf-8")
 
 
 def _print_results(runs: Runs, experiment: Experiment, folder: Path, figure: Path, *, as_json: bool) -> None:
@@ -160,16 +198,14 @@ def _print_results(runs: Runs, experiment: Experiment, folder: Path, figure: Pat
     if as_json:
         result = {"name": experiment.spec.name, "folder": str(folder), "figure": str(figure), "methods": summary}
         print(json.dumps(result, indent=2, allow_nan=False))
-    else:
-        console = _console(sys.stdout)
-        console.print(result_table(summary, experiment.spec.name))
-        seeds = len(experiment.spec.seeds)
-        if seeds > 1:
-            console.print(f"Means over {seeds} seeds; losses, norms and accuracies over the last tenth of the rounds.")
-        console.print(f"Figure:  {figure}\nRecords: {folder}", highlight=False, soft_wrap=True)
-    for run in runs:
-        if run.diverged:
-            print(f"gossamer: {run.diverged}", file=sys.stderr)
+        return
+    console = _console()
+    console.print(result_table(summary, experiment.spec.name, console))
+    seeds = len(experiment.spec.seeds)
+    over = f"Means over {seeds} seeds; losses" if seeds > 1 else "Losses"
+    note = f"{over}, norms, accuracies and consensus are averaged over the last tenth of the evaluations; best in bold."
+    console.print(note, soft_wrap=True)
+    console.print(f"Figure:  {escape(str(figure))}\nRecords: {escape(str(folder))}", highlight=False, soft_wrap=True)
 
 
 def _methods(options: argparse.Namespace) -> int:
@@ -186,7 +222,8 @@ def _methods(options: argparse.Namespace) -> int:
             {"name": name, "title": about.title, "paper": about.paper, "messages": about.messages, "settings": settings}
         )
     if options.json:
-        print(json.dumps(rows, indent=2))
+        with _results():
+            print(json.dumps(rows, indent=2, default=str))
         return 0
     table = Table(header_style="bold")
     for heading in ("name", "method", "messages a round", "settings", "paper"):
@@ -196,7 +233,8 @@ def _methods(options: argparse.Namespace) -> int:
     for row in rows:
         takes = ", ".join(key if value is None else f"{key}={value}" for key, value in row["settings"].items())
         table.add_row(row["name"], row["title"], str(row["messages"]), takes, row["paper"])
-    _console(sys.stdout).print(table)
+    with _results():
+        _console().print(table)
     return 0
 
 
@@ -208,20 +246,26 @@ def _progress(experiment: Experiment, quiet: bool) -> Iterator[dict[str, Any]]:
     elif sys.stderr.isatty():
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
         with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
-            tasks = {label: bars.add_task(label, total=rounds) for label, (_, rounds) in experiment.methods.items()}
+            tasks = {
+                label: bars.add_task(escape(label), total=rounds) for label, (_, rounds) in experiment.methods.items()
+            }
             yield {"progress": lambda label, done: bars.update(tasks[label], completed=done)}
     else:
         seeds = len(experiment.spec.seeds)
+        many = f"{seeds} seed{'s' if seeds > 1 else ''}"
         yield {
-            "on_method": lambda label, rounds: print(
-                f"{label}: {rounds:,} rounds, {seeds} seed{'s' if seeds > 1 else ''}", file=sys.stderr, flush=True
-            )
+            "on_method": lambda label, rounds: _note(f"{label}: {rounds:,} round{'s' if rounds > 1 else ''}, {many}")
         }
 
 
-def _console(stream: Any) -> Console:
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError  # ours to handle: rich would end the program, with exit code 1
+
+
+def _console() -> Console:
     """Tables keep their width in a pipe, where no terminal gives one."""
-    return Console(file=stream, width=None if stream.isatty() else 140)
+    return _Console(file=sys.stdout, width=None if sys.stdout.isatty() else 140)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ import difflib
 import math
 import os
 from collections.abc import Iterable
+from numbers import Integral, Real
 
 
 class GossamerError(Exception):
@@ -33,54 +34,90 @@ class NonFiniteError(GossamerError):
         self.rows = rows
 
 
-def is_real(value: object) -> bool:
-    """Whether `value` is a finite int or float (a bool is not a number here)."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+class RunError(GossamerError):
+    """A run that could not be finished: no memory, no room on the disk; the command line exits with code 1."""
 
 
-def check_positive(name: str, value: object) -> None:
-    """Refuse anything but a finite number above zero."""
-    if not is_real(value) or not value > 0:  # type: ignore[operator]
-        raise InputError(f"`{name}` must be a number above 0, got {value!r}.")
+def _number(value: object) -> float | None:
+    """A finite real number as a float, NumPy's included; None for anything else (a bool is not a number here)."""
+    if not isinstance(value, Real) or isinstance(value, bool):
+        return None
+    try:
+        number = float(value)
+    except OverflowError:
+        return None
+    return number if math.isfinite(number) else None
 
 
-def check_unit(name: str, value: object) -> None:
-    """Refuse anything but a number in (0, 1]."""
-    if not is_real(value) or not 0 < value <= 1:  # type: ignore[operator]
-        raise InputError(f"`{name}` must be in (0, 1], got {value!r}.")
+def check_positive(name: str, value: object) -> float:
+    """The value as a float, if it is a finite number above zero."""
+    number = _number(value)
+    if number is None or number <= 0:
+        raise InputError(f"`{name}` must be a number above 0, got {_shown(value)}.")
+    return number
 
 
-def check_nonnegative(name: str, value: object) -> None:
-    """Refuse anything but a finite number of zero or more."""
-    if not is_real(value) or not value >= 0:  # type: ignore[operator]
-        raise InputError(f"`{name}` must be a number of 0 or more, got {value!r}.")
+def check_unit(name: str, value: object) -> float:
+    """The value as a float, if it is in (0, 1]."""
+    number = _number(value)
+    if number is None or not 0 < number <= 1:
+        raise InputError(f"`{name}` must be in (0, 1], got {_shown(value)}.")
+    return number
+
+
+def check_nonnegative(name: str, value: object) -> float:
+    """The value as a float, if it is a finite number of zero or more."""
+    number = _number(value)
+    if number is None or number < 0:
+        raise InputError(f"`{name}` must be a number of 0 or more, got {_shown(value)}.")
+    return number
+
+
+def check_integer(name: str, value: object, low: int, high: int | None = None) -> int:
+    """The value as an int, if it is an integer (NumPy's included) in [low, high]."""
+    fits = isinstance(value, Integral) and not isinstance(value, bool)
+    if not fits or value < low or (high is not None and value > high):  # type: ignore[operator]
+        span = f"of {low} or more" if high is None else f"from {low} to {high}"
+        raise InputError(f"`{name}` must be an integer {span}, got {_shown(value)}.")
+    return int(value)  # type: ignore[call-overload, no-any-return]
 
 
 def check_bool(name: str, value: object) -> None:
     """Refuse anything but True or False."""
     if not isinstance(value, bool):
-        raise InputError(f"`{name}` must be true or false, got {value!r}.")
+        raise InputError(f"`{name}` must be true or false, got {_shown(value)}.")
 
 
 def check_path(name: str, value: object) -> None:
     """Refuse anything but a string or a path."""
-    if not isinstance(value, str | os.PathLike):
-        raise InputError(f"`{name}` must be a string or a path, got {value!r}.")
+    if not isinstance(value, str | os.PathLike) or not os.fspath(value):
+        raise InputError(f"`{name}` must be a string or a path, got {_shown(value)}.")
 
 
-def check_integer(name: str, value: object, low: int, high: int | None = None, *, why: str = "") -> None:
-    """Refuse anything but an integer in [low, high]; `why` is a sentence that explains a bound."""
-    fits = isinstance(value, int) and not isinstance(value, bool)
-    if not fits or value < low or (high is not None and value > high):  # type: ignore[operator]
-        span = f"of {low} or more" if high is None else f"from {low} to {high}"
-        raise InputError(f"`{name}` must be an integer {span}, got {value!r}." + (f" {why}" if why else ""))
+def settle(instance: object, **checked: object) -> None:
+    """Put checked values into a frozen dataclass, from its `__post_init__`."""
+    for name, value in checked.items():
+        object.__setattr__(instance, name, value)
+
+
+def _shown(value: object) -> str:
+    try:
+        text = repr(value)
+    except ValueError:  # an integer of more digits than Python prints
+        return "a number too long to print"
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+def unknown(what: str, name: object, known: Iterable[str]) -> InputError:
+    """The error for a name that is not there: what there is, and a guess at what was meant."""
+    known = list(known)
+    close = difflib.get_close_matches(str(name), known, n=1)
+    guess = f" Did you mean {close[0]!r}?" if close else ""
+    return InputError(f"There is no {what} {_shown(name)}; there are {', '.join(map(repr, known))}.{guess}")
 
 
 def check_choice(name: str, value: object, choices: Iterable[str]) -> None:
-    """Refuse anything but one of `choices`, with a guess at what was meant."""
+    """Refuse anything but one of `choices`."""
     choices = list(choices)
     if value not in choices:
-        close = difflib.get_close_matches(str(value), choices, n=1)
-        guess = f" Did you mean {close[0]!r}?" if close else ""
-        listed = ", ".join(repr(c) for c in choices)
-        raise InputError(f"`{name}` must be one of {listed}; got {value!r}.{guess}")
+        raise InputError(f"`{name}` must be one of {', '.join(map(repr, choices))}; got {_shown(value)}.")

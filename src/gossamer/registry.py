@@ -5,11 +5,14 @@ A class registers itself with a decorator; a class of another package is found t
 """
 
 import inspect
+import logging
 from collections.abc import Callable, Iterator
 from importlib.metadata import entry_points
 from typing import Any, TypeVar
 
-from gossamer.errors import InputError, check_choice
+from gossamer.errors import InputError, unknown
+
+logger = logging.getLogger(__name__)
 
 Thing = TypeVar("Thing", bound=Callable[..., Any])
 
@@ -46,12 +49,13 @@ class Registry:
 
     def get(self, name: str) -> Callable[..., Any]:
         """The thing called `name`, or a sentence that lists the choices."""
-        if not isinstance(name, str) or normal(name) not in self._things:
-            check_choice(self.kind, normal(name) if isinstance(name, str) else name, self.names())
+        if not isinstance(name, str) or normal(name) not in self.names():
+            raise unknown(self.kind, name, self.names())
         return self._things[normal(name)]
 
     def name_of(self, thing: object) -> str:
         """The name under which a thing, or the class of an instance, is registered."""
+        self._load_entry_points()
         for name, known in self._things.items():
             if thing is known or type(thing) is known:
                 return name
@@ -79,13 +83,17 @@ class Registry:
             return description
         factory = self.get(name)
         keywords = more | keywords
-        takes = inspect.signature(factory).parameters
+        signature = inspect.signature(factory)
         for key in keywords:
-            check_choice(f"{normal(name)}'s setting", key, takes)
+            if key not in signature.parameters:
+                raise unknown(f"setting of the {self.kind} {normal(name)!r} called", key, signature.parameters)
         try:
-            inspect.signature(factory).bind(*positional, **keywords)
+            given = signature.bind_partial(*positional, **keywords).arguments
         except TypeError as error:
             raise InputError(f"The {self.kind} {description!r} does not fit: {error}.") from None
+        for key, parameter in signature.parameters.items():
+            if key not in given and parameter.default is parameter.empty:
+                raise InputError(f"The {self.kind} {normal(name)!r} lacks its setting `{key}`.")
         return factory(*positional, **keywords)
 
     def _load_entry_points(self) -> None:
@@ -93,8 +101,12 @@ class Registry:
             return
         group, self._group = self._group, None  # once is enough
         for point in entry_points(group=group):
-            if normal(point.name) not in self._things:
+            if normal(point.name) in self._things:
+                continue
+            try:
                 self._things[normal(point.name)] = point.load()
+            except Exception as error:  # a broken package must not take the others down
+                logger.warning("The %s %r of %r cannot be loaded: %s", self.kind, point.name, point.value, error)
 
 
 def _number(text: str) -> int | float | str:
@@ -109,6 +121,6 @@ def _number(text: str) -> int | float | str:
 methods = Registry("method", "gossamer.methods")
 compressors = Registry("compressor", "gossamer.compressors")
 graphs = Registry("graph")
-weights = Registry("weights")
+weights = Registry("rule for weights")
 objectives = Registry("objective")
 partitions = Registry("partition")

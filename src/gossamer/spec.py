@@ -6,11 +6,11 @@ compressors, ...) are looked up when the experiment is prepared, still before an
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from gossamer.errors import InputError, check_choice, check_integer
+from gossamer.errors import InputError, check_integer, unknown
 
 Table = dict[str, Any]
 
@@ -31,6 +31,8 @@ class Spec:
     batch_size: int | None = None
     eval_every: int | None = None
     x0: str | None = None
+    text: str = ""
+    """The file itself, for the record."""
 
     def __post_init__(self) -> None:
         check_integer("rounds", self.rounds, 1)
@@ -41,8 +43,8 @@ class Spec:
                 raise InputError(f'Method {number} of the spec needs a `name`, such as name = "beer".')
             if "rounds" in method:
                 check_integer("rounds", method["rounds"], 1)
-            if not isinstance(method.get("label", ""), str):
-                raise InputError(f"`label` must be a string, got {method['label']!r}.")
+            if not isinstance(method.get("label", "-"), str) or not method.get("label", "-").strip():
+                raise InputError(f"`label` must be a string that is not empty, got {method['label']!r}.")
         for key, table in (("objective", self.problem), ("name", self.graph)):
             if not isinstance(table.get(key), str):
                 where = "[problem]" if key == "objective" else "[graph]"
@@ -59,13 +61,14 @@ class Spec:
 def load_spec(path: Path) -> Spec:
     """The spec in a TOML file; a mistake is a sentence that begins with the file."""
     try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        table = tomllib.loads(text)
     except OSError as error:
         raise InputError(f"The spec '{path}' cannot be read: {error.strerror or error}.") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"The spec '{path}' is not TOML: {error}.") from None
+    except (ValueError, RecursionError) as error:  # TOML's own errors are ValueErrors, and so are wrong characters
+        raise InputError(f"The spec '{path}' is not TOML: {str(error).rstrip('.')}.") from None
     try:
-        return parse_spec(table)
+        return replace(parse_spec({"name": path.stem} | table), text=text)
     except InputError as error:
         raise InputError(f"In '{path}': {error}") from None
 
@@ -87,7 +90,8 @@ _REQUIRED = ("rounds", "problem", "graph", "methods")
 def parse_spec(table: Mapping[str, Any]) -> Spec:
     """The spec in a table, with unknown, missing and mistyped keys refused."""
     for key, value in table.items():
-        check_choice("key", key, _KEYS)
+        if key not in _KEYS:
+            raise unknown("key of a spec called", key, _KEYS)
         kind, words = _KEYS[key]
         if not isinstance(value, kind) or isinstance(value, bool):
             raise InputError(f"`{key}` must be {words}, got {value!r}.")

@@ -25,9 +25,7 @@ class Streams:
     """The streams of some rows; row r belongs to the client `clients[r % n]` in the run with seed `seeds[r // n]`."""
 
     def __init__(self, seeds: Sequence[int], clients: Sequence[int], device: torch.device | str = "cpu") -> None:
-        for seed in seeds:
-            check_integer("seed", seed, 0, 2**64 - 1)
-        self.seeds = tuple(seeds)
+        self.seeds = tuple(check_integer("seed", seed, 0, 2**64 - 1) for seed in seeds)
         self.clients = tuple(clients)
         self.device = torch.device(device)
         self._blocks: dict[tuple[str, int, torch.dtype], tuple[int, Tensor]] = {}

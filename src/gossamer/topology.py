@@ -20,7 +20,7 @@ _TOLERANCE = 1e-9
 @graphs.register("ring")
 def ring(clients: int) -> Graph:
     """A cycle: each client talks to two neighbours."""
-    check_integer("clients", clients, 2)
+    clients = check_integer("clients", clients, 2)
     graph: Graph = nx.cycle_graph(clients) if clients > 2 else nx.path_graph(2)
     return graph
 
@@ -28,7 +28,7 @@ def ring(clients: int) -> Graph:
 @graphs.register("complete")
 def complete(clients: int) -> Graph:
     """Everybody talks to everybody."""
-    check_integer("clients", clients, 2)
+    clients = check_integer("clients", clients, 2)
     graph: Graph = nx.complete_graph(clients)
     return graph
 
@@ -46,6 +46,8 @@ class MixingMatrix:
     """Who may talk to whom, clients numbered from 0."""
 
     def __post_init__(self) -> None:
+        if not isinstance(self.matrix, np.ndarray) or set(self.graph) != set(range(len(self.graph))):
+            raise InputError("A MixingMatrix takes an array and a graph on 0, 1, ...; mixing_matrix() makes both so.")
         w, n = self.matrix, self.graph.number_of_nodes()
         if w.ndim != 2 or w.shape != (n, n):
             raise InputError(f"A mixing matrix of {n} clients is {n} x {n}, got {' x '.join(map(str, w.shape))}.")

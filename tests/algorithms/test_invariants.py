@@ -101,6 +101,17 @@ def test_d2_says_when_a_matrix_is_beyond_it() -> None:
 
 
 @pytest.mark.slow
+def test_d2_in_float32_does_not_drift() -> None:
+    problem = gs.quadratic(clients=8, d=20, noise=1e-4)
+    run = gs.simulate(
+        gs.D2(lr=0.02), problem, gs.mixing_matrix(gs.ring(8)), rounds=30_000, batch_size=4, eval_every=100
+    )
+    early, late = run.frame.grad_norm[100:150].mean(), run.frame.grad_norm[250:].mean()
+    assert late < 1e-5
+    assert late < 1.5 * early
+
+
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_forty_thousand_float32_rounds_do_not_drift() -> None:
     """Sums that never forget are float64: the tracker keeps to the mean gradient, and the gradient norm stays down."""

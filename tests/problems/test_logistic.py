@@ -62,16 +62,6 @@ def test_gradient_against_finite_differences() -> None:
     assert problem.evaluate(x[None])["loss"].item() == pytest.approx(clients_of(problem).loss(x.numpy()), rel=1e-12)
 
 
-def test_many_models_evaluate_as_one_by_one() -> None:
-    problem = gs.logistic_regression("breast_cancer", clients=3)
-    models = torch.randn(70, problem.d)
-    together = problem.evaluate(models)
-    for i in (0, 33, 69):
-        one = problem.evaluate(models[i : i + 1])
-        torch.testing.assert_close(together["loss"][i : i + 1], one["loss"], rtol=1e-5, atol=1e-6)
-        torch.testing.assert_close(together["grad_norm"][i : i + 1], one["grad_norm"], rtol=1e-5, atol=1e-6)
-
-
 def test_partitions() -> None:
     by_label = gs.logistic_regression("breast_cancer", clients=10, partition="sorted")
     mixed = gs.logistic_regression("breast_cancer", clients=10, partition="iid", seed=1)
@@ -114,6 +104,7 @@ def write(path: Path, content: bytes) -> Path:
         ("a.xz", lzma.compress(ROWS)[:-9], "is damaged"),
         ("a.gz", gzip.compress(ROWS)[:-9], "is damaged"),
         ("a.gz", b"not gzip", "is damaged"),
+        ("a.gz", gzip.compress(ROWS)[:12] + b"\xff" * 30, "is damaged"),
         ("a", b"+1 1:2\n-1 banana\n", r"not a LIBSVM file \(line 2: '-1 banana'\)"),
         ("a", b"", "holds no rows"),
         ("a", b"+1 1:nan\n-1 1:1\n", "holds nan in row 1, feature 1"),
@@ -150,9 +141,15 @@ def test_missing_data_says_where_it_looked(tmp_path: Path, monkeypatch: pytest.M
         ({"nonconvex": -1.0}, "`nonconvex` must be a number of 0 or more, got -1.0"),
         ({"feature_scale": 0}, "`feature_scale` must be a number above 0, got 0"),
         ({"feature_scale": "big"}, "one of 'published'; got 'big'"),
-        ({"partition": "random"}, "one of 'iid', 'sorted'; got 'random'"),
+        ({"partition": "random"}, "There is no partition 'random'; there are 'iid', 'sorted'."),
         ({"dtype": "float16"}, "one of 'float32', 'float64'; got 'float16'"),
         ({"device": "abacus"}, "The device 'abacus' cannot be used"),
+        ({"device": None}, "`device` must be a name"),
+        ({"device": "meta"}, "`device` must be a name"),
+        ({"data": ""}, "`data` must be a string or a path"),
+        ({"data": "~nobody-of-that-name/x"}, "no home folder"),
+        ({"feature_scale": 1e-300}, "do not fit into float32"),
+        ({"seed": "x"}, "`seed`"),
         ({"clients": 0}, "`clients` must be an integer of 1 or more, got 0"),
         ({"data": 5}, "got 5"),
         ({"intercept": "yes"}, "`intercept` must be true or false, got 'yes'"),
@@ -161,8 +158,33 @@ def test_missing_data_says_where_it_looked(tmp_path: Path, monkeypatch: pytest.M
     ],
 )
 def test_bad_settings(settings, said):  # type: ignore[no-untyped-def]
-    with pytest.raises(gs.InputError, match=said):
+    with pytest.raises(gs.GossamerError, match=said):
         gs.logistic_regression(**{"data": "breast_cancer"} | settings)
+
+
+def test_a_test_file_may_have_more_features(tmp_path: Path) -> None:
+    write(tmp_path / "a9a", b"+1 1:1\n-1 2:1\n")  # a name is only a name: no checksum is held against it
+    write(tmp_path / "a9a.t", b"+1 4:1\n")
+    problem = gs.logistic_regression(tmp_path / "a9a", clients=2)
+    assert problem.d == 5
+    write(tmp_path / "a9a.t", b"0 4:1\n")
+    with pytest.raises(gs.InputError, match=r"labels of the test rows of a9a are 0, but those of training -1, 1"):
+        gs.logistic_regression(tmp_path / "a9a", clients=2)
+
+
+def test_what_is_measured_does_not_depend_on_the_company() -> None:
+    problem = gs.logistic_regression("breast_cancer", clients=3)
+    models = torch.randn(70, problem.d)
+    together = problem.evaluate(models)
+    for i in (0, 33, 69):
+        alone = problem.evaluate(models[i : i + 1])
+        assert torch.equal(alone["grad_norm"], together["grad_norm"][i : i + 1])
+        assert torch.equal(alone["loss"], together["loss"][i : i + 1])
+
+
+def test_quadratic_settings() -> None:
+    with pytest.raises(gs.InputError, match=r"`condition` must be 1 or more, got 0\.01"):
+        gs.quadratic(condition=0.01)
 
 
 def test_quadratic_in_closed_form() -> None:

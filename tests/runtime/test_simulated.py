@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import networkx as nx
 import numpy as np
@@ -165,6 +166,16 @@ def test_a_seed_that_diverges_does_not_stop_the_others() -> None:
         ({"eval_every": -1}, "`eval_every`"),
         ({"seed": []}, "`seed` must be one seed or several different"),
         ({"seed": [1, 1]}, "`seed` must be one seed or several different"),
+        ({"seed": None}, "`seed` must be one seed or several different"),
+        ({"seed": 1.5}, "`seed` must be one seed or several different"),
+        ({"x0": {}}, "`x0` must be a tensor"),
+        ({"x0": "normal:nan"}, "must be finite"),
+        ({"x0": "normal:1e60"}, "must be finite"),
+        ({"batch_size": 17}, "at most 16, the rows of a client, got 17"),
+        ({"problem": "a9a"}, "`problem` must be a Problem"),
+        ({"mixing": nx.cycle_graph(6)}, "made by gossamer.mixing_matrix"),
+        ({"method": "beer"}, "such as gossamer.DSGD"),
+        ({"record_dir": __file__}, "cannot be made"),
         ({"seed": -2}, "got -2"),
         ({"x0": torch.zeros(3)}, r"shape \(8,\) or \(6, 8\), got \(3,\)"),
         ({"x0": torch.full((8,), torch.nan)}, "`x0` must be finite"),
@@ -188,12 +199,69 @@ def test_bad_arguments(change, said):  # type: ignore[no-untyped-def]
         (lambda: gs.BEER(lr=0.1, gamma=0.5, compressor="gsgd"), r"such as gossamer.gsgd\(5\), got 'gsgd'"),  # type: ignore[arg-type]
         (lambda: gs.BEER(lr=0.1, gamma=0.5, compressor=gs.gsgd(5), start="half"), "'full', 'minibatch'; got 'half'"),  # type: ignore[arg-type]
         (lambda: gs.DSGD(lr="0.1"), "got '0.1'"),  # type: ignore[arg-type]
+        (lambda: gs.DSGD(lr=10**400), "got 1000000"),
         (lambda: gs.D2(lr=0.1, lazy="no"), "true or false, got 'no'"),  # type: ignore[arg-type]
     ],
 )
 def test_bad_settings(make, said):  # type: ignore[no-untyped-def]
     with pytest.raises(gs.InputError, match=said):
         make()
+
+
+def test_numpy_numbers_are_numbers(tmp_path: Path) -> None:
+    method = gs.BEER(lr=np.float32(0.1), gamma=np.float64(0.4), compressor=gs.gsgd(np.int64(5)))  # type: ignore[arg-type]
+    mixing = gs.mixing_matrix(gs.ring(np.int64(6)))  # type: ignore[arg-type]
+    numbers: Any = {"rounds": np.int64(5), "batch_size": np.int32(2), "seed": np.int64(0)}
+    run = gs.simulate(method, PROBLEM, mixing, record_dir=tmp_path, **numbers)
+    assert isinstance(run, gs.Run)
+    several: Any = np.arange(3)
+    assert len(gs.simulate([method], PROBLEM, mixing, rounds=5, seed=several)) == 3
+    assert gs.top_k(np.int64(3)).k == 3  # type: ignore[arg-type]
+
+
+def test_slices_and_names() -> None:
+    runs = gs.simulate([BEER], PROBLEM, MIXING, rounds=5, seed=[0, 1])
+    assert set(runs[:1].frame.seed) == {0}
+    assert gs.Runs().frame.empty
+    assert repr(runs[0]).startswith("Run('BEER', seed=0, round=5, bits=")
+    assert repr(PROBLEM).startswith("Quadratic(clients=6, d=8")
+
+
+def test_records_are_never_overwritten(tmp_path: Path) -> None:
+    gs.simulate(BEER, PROBLEM, MIXING, rounds=5, record_dir=tmp_path / "new")
+    with pytest.raises(gs.InputError, match=r"BEER-seed0.jsonl' exists already"):
+        gs.simulate(BEER, PROBLEM, MIXING, rounds=5, record_dir=tmp_path / "new")
+    with pytest.raises(gs.InputError, match="too alike"):
+        gs.simulate({"a b": BEER, "a-b": BEER}, PROBLEM, MIXING, rounds=5, record_dir=tmp_path)
+
+
+def test_an_interrupt_during_evaluation_loses_nothing(tmp_path: Path) -> None:
+    class Impatient(type(PROBLEM)):  # type: ignore[misc]
+        calls = 0
+
+        def evaluate(self, models: torch.Tensor) -> dict[str, torch.Tensor]:
+            self.calls += 1
+            if self.calls == 3:
+                raise KeyboardInterrupt
+            return super().evaluate(models)  # type: ignore[no-any-return]
+
+    problem = Impatient(PROBLEM.curvature, PROBLEM.centres)
+    with pytest.raises(KeyboardInterrupt):
+        gs.simulate(BEER, problem, MIXING, rounds=200, eval_every=1, record_dir=tmp_path)
+    record = gs.read_record(tmp_path / "BEER-seed0.jsonl")
+    assert record.frame["round"].tolist() == list(range(129)), "round 0, then twice 64, the second after the interrupt"
+    assert record.end is None
+
+
+def test_a_start_with_a_graph_behind_it_is_cut_loose() -> None:
+    x0 = torch.ones(8, requires_grad=True)
+    assert not gs.simulate(BEER, PROBLEM, MIXING, rounds=5, x0=x0).x.requires_grad
+
+
+def test_a_client_alone_sends_nothing() -> None:
+    alone = gs.mixing_matrix(nx.empty_graph(1))
+    run = gs.simulate(gs.DSGD(lr=0.1), gs.quadratic(clients=1), alone, rounds=5)
+    assert run.final.bits == run.final.bits_total == 0
 
 
 def test_progress_is_told(tmp_path: Path) -> None:
@@ -229,7 +297,8 @@ gs.simulate(gs.DSGD(lr=0.01), problem, mixing, rounds=10**9, eval_every=1, recor
         (b"{}\n", "no header"),
         (b'{"gossamer": "0"}\nnonsense\n{"round": 1}\n', "damaged in line 2"),
         (b'{"gossamer": "0"}\n[1]\n', "damaged in line 2"),
-        (b"\xff\xfe\n", "cannot be read"),
+        (b"\xff\xfe\n", "no header"),
+        (b"[" * 100_000 + b"\n{}\n", "damaged in line 1"),
     ],
 )
 def test_damaged_records(tmp_path: Path, content: bytes, said: str) -> None:

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from gossamer.algorithms.base import Algorithm, Pending, Round, nothing_pending, require_compressor, zeros_float64
 from gossamer.compression.base import Compressor
-from gossamer.errors import check_choice, check_positive, check_unit
+from gossamer.errors import check_choice, check_positive, check_unit, settle
 from gossamer.registry import methods
 
 
@@ -74,8 +74,7 @@ class BEER(Algorithm):
     )
 
     def __post_init__(self) -> None:
-        check_positive("lr", self.lr)
-        check_unit("gamma", self.gamma)
+        settle(self, lr=check_positive("lr", self.lr), gamma=check_unit("gamma", self.gamma))
         require_compressor(self.compressor)
         check_choice("start", self.start, ("full", "minibatch"))
         check_choice("tracker", self.tracker, ("stored", "reevaluated"))

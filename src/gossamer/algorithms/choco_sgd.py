@@ -7,7 +7,7 @@ from torch import Tensor
 
 from gossamer.algorithms.base import Algorithm, Pending, Round, nothing_pending, require_compressor, zeros_float64
 from gossamer.compression.base import Compressor
-from gossamer.errors import check_choice, check_positive, check_unit
+from gossamer.errors import check_choice, check_positive, check_unit, settle
 from gossamer.registry import methods
 
 
@@ -57,8 +57,7 @@ class CHOCOSGD(Algorithm):
     examples = ({"lr": 0.05, "gamma": 0.2}, {"lr": 0.05, "gamma": 0.2, "order": "stale"})
 
     def __post_init__(self) -> None:
-        check_positive("lr", self.lr)
-        check_unit("gamma", self.gamma)
+        settle(self, lr=check_positive("lr", self.lr), gamma=check_unit("gamma", self.gamma))
         require_compressor(self.compressor)
         check_choice("order", self.order, ("fresh", "stale"))
 

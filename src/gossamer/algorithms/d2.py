@@ -6,15 +6,16 @@ from torch import Tensor
 
 from gossamer.algorithms.base import Algorithm, Round
 from gossamer.compression.dense import identity
-from gossamer.errors import InputError, check_bool, check_positive
+from gossamer.errors import InputError, check_bool, check_positive, settle
 from gossamer.registry import methods
 
 
 @dataclass(frozen=True)
 class D2State:
-    """The models, and what the next step subtracts: x - lr grad of the step before."""
+    """The models; the same in float64; and what the next step subtracts, x - lr grad of the step before, in float64."""
 
     x: Tensor
+    exact: Tensor
     old: Tensor
 
 
@@ -31,7 +32,7 @@ class D2(Algorithm):
         lazy: Mix with (W + I)/2 in place of W. D2 needs a smallest eigenvalue above -1/3, which this always gives and W
             itself often does not have (FDLA weights on a ring of 10: -0.826).
 
-    Deviations: `lazy` by default, as above.
+    Deviations: `lazy` by default, as above. The extrapolation is a sum that never forgets, so it is kept in float64.
     """
 
     lr: float
@@ -42,7 +43,7 @@ class D2(Algorithm):
     messages = 1
 
     def __post_init__(self) -> None:
-        check_positive("lr", self.lr)
+        settle(self, lr=check_positive("lr", self.lr))
         check_bool("lazy", self.lazy)
 
     def check_mixing(self, lambda_min: float) -> None:
@@ -55,14 +56,15 @@ class D2(Algorithm):
 
     def init(self, x: Tensor) -> D2State:
         """With `old` = x, the first step's 2 x - old is x alone."""
-        return D2State(x, x)
+        exact = x.double()
+        return D2State(x, exact, exact)
 
     def step(self, state: D2State, round: Round) -> D2State:
         """Extrapolate, then mix."""
-        x = state.x
-        adapted = x - round.lr * round.oracle(x)
-        z = x + adapted - state.old
-        mixed = round.exchange(round.compress(identity(), z, "x")).wait()[0]
-        if self.lazy:
-            mixed = (mixed + z) / 2
-        return D2State(mixed.to(x), adapted)
+        adapted = state.exact - round.lr * round.oracle(state.x)
+        z = state.exact + adapted - state.old
+        q = round.compress(identity(), z, "x")
+        # z + (W q - q) is W z where q = z, and keeps the mean of z exactly where q is z rounded to float32.
+        moved = round.exchange(q).wait()[0] - q.dense()
+        exact = z + (moved / 2 if self.lazy else moved)
+        return D2State(exact.to(state.x), exact, adapted)

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from gossamer.algorithms.base import Algorithm, Round
 from gossamer.compression.dense import identity
-from gossamer.errors import check_choice, check_positive
+from gossamer.errors import check_choice, check_positive, settle
 from gossamer.registry import methods
 
 
@@ -41,7 +41,7 @@ class DSGD(Algorithm):
     examples = ({"lr": 0.05}, {"lr": 0.05, "order": "adapt-then-combine"})
 
     def __post_init__(self) -> None:
-        check_positive("lr", self.lr)
+        settle(self, lr=check_positive("lr", self.lr))
         check_choice("order", self.order, ("combine-then-adapt", "adapt-then-combine"))
 
     def init(self, x: Tensor) -> DSGDState:

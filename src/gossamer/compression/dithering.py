@@ -10,7 +10,7 @@ from torch import Tensor
 from gossamer.compression.base import Compressor, Message
 from gossamer.compression.bits import pack, packed_size, unpack
 from gossamer.compression.dense import floats_from_bytes, floats_to_bytes
-from gossamer.errors import CodecError, check_integer
+from gossamer.errors import CodecError, check_integer, settle
 from gossamer.registry import compressors
 from gossamer.streams import Draw
 
@@ -100,7 +100,7 @@ class gsgd(Compressor):
     examples = ({"bits": 5}, {"bits": 2}, {"bits": 20})
 
     def __post_init__(self) -> None:
-        check_integer("bits", self.bits, 2, 31)
+        settle(self, bits=check_integer("bits", self.bits, 2, 31))
 
     def tau(self, d: int) -> float:
         """1 + the variance bound of the unbiased operator: the factor that makes it a contraction."""

@@ -10,7 +10,7 @@ from torch import Tensor
 from gossamer.compression.base import Compressor, Message
 from gossamer.compression.bits import pack, packed_size, unpack
 from gossamer.compression.dense import floats_from_bytes, floats_to_bytes
-from gossamer.errors import CodecError, InputError, check_integer, check_unit
+from gossamer.errors import CodecError, InputError, check_integer, check_unit, settle
 from gossamer.registry import compressors
 from gossamer.streams import Draw
 
@@ -87,12 +87,14 @@ class top_k(Compressor):
     examples = ({"k": 3}, {"k": 1}, {"fraction": 0.25})
 
     def __post_init__(self) -> None:
+        if self.fraction is None and isinstance(self.k, float):  # top_k(0.1) and "top_k:0.1" are shares
+            settle(self, k=None, fraction=self.k)
         if (self.k is None) == (self.fraction is None):
             raise InputError(f"`top_k` takes either `k` or `fraction`, got k={self.k}, fraction={self.fraction}.")
         if self.k is not None:
-            check_integer("k", self.k, 1)
+            settle(self, k=check_integer("k", self.k, 1))
         if self.fraction is not None:
-            check_unit("fraction", self.fraction)
+            settle(self, fraction=check_unit("fraction", self.fraction))
 
     def kept(self, d: int) -> int:
         """How many of d coordinates are kept."""

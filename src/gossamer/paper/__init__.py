@@ -3,7 +3,7 @@
 from importlib.resources import files
 from pathlib import Path
 
-from gossamer.errors import check_choice
+from gossamer.errors import unknown
 
 _FOLDER = Path(str(files(__name__)))
 
@@ -15,7 +15,8 @@ def shipped_specs() -> list[str]:
 
 def shipped_spec(name: str) -> Path:
     """The file of a shipped spec."""
-    check_choice("shipped spec", name, shipped_specs())
+    if name not in shipped_specs():
+        raise unknown("spec file, and no shipped spec,", name, shipped_specs())
     return _FOLDER / f"{name}.toml"
 
 

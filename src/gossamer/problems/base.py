@@ -1,12 +1,15 @@
 """The contract of a problem: what gives a client its gradients, and what a model is judged by."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from gossamer.errors import InputError, check_choice
+
+_TOGETHER = 64
 
 
 class Problem(ABC):
@@ -37,19 +40,34 @@ class Problem(ABC):
         """The point from which all clients start unless told otherwise: zero."""
         return torch.zeros(self.d, dtype=self.dtype, device=self.device)
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(f'{k}={v!r}' for k, v in self.describe().items() if k != 'problem')})"
+
     def describe(self) -> dict[str, Any]:
         """What a record says of the problem."""
         return {"problem": type(self).__name__, "clients": self.clients, "d": self.d, "dtype": str(self.dtype)[6:]}
 
 
+def in_groups(models: Tensor) -> Iterator[Tensor]:
+    """The (k, d) models, 64 at a time, the last group filled up with zeros.
+
+    Products with 64 models cost a fraction of 64 products with one; and with products of one size alone, what is
+    measured of a model does not depend on the models that happen to be measured beside it.
+    """
+    short = -len(models) % _TOGETHER
+    yield from torch.split(torch.cat([models, models.new_zeros(short, models.shape[1])]), _TOGETHER)
+
+
 def as_device(device: str | torch.device) -> torch.device:
     """The device, or a sentence if torch does not have it."""
+    if not isinstance(device, str | torch.device) or str(device) == "meta":
+        raise InputError(f"`device` must be a name such as 'cpu' or 'cuda', got {device!r}.")
     try:
         made = torch.device(device)
         torch.empty(0, device=made)
-    except (RuntimeError, AssertionError) as error:
-        reason = str(error).split("\n")[0].rstrip(".")
-        raise InputError(f"The device {str(device)!r} cannot be used: {reason}.") from None
+    except (RuntimeError, AssertionError):
+        cuda = f"{torch.cuda.device_count()} CUDA devices are" if torch.cuda.is_available() else "no CUDA device is"
+        raise InputError(f"The device {str(device)!r} cannot be used: {cuda} here; 'cpu' always works.") from None
     return made
 
 

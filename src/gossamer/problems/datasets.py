@@ -6,6 +6,7 @@ import hashlib
 import io
 import lzma
 import os
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +24,7 @@ _READERS: dict[str, Callable[[bytes], bytes]] = {
     "": bytes,
 }
 _MOST_DENSE_BYTES = 8 << 30
+_LIBSVM = "https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/binary.html"
 
 # SHA-256 of the uncompressed text, so that it does not matter how a file is packed.
 _KNOWN = {
@@ -56,9 +58,8 @@ def load(data: str | os.PathLike[str], data_dir: str | os.PathLike[str] | None =
     if name == "breast_cancer":
         return _breast_cancer()
     if name == "a9a":
-        train, test = (_find(part, data_dir) for part in ("a9a", "a9a.t"))
-        return _libsvm("a9a", train, test, features=123)
-    path = Path(name).expanduser()
+        return _libsvm("a9a", _find("a9a", data_dir), _find("a9a.t", data_dir), known=True)
+    path = _user_path(name)
     if not path.exists():
         if path.suffix or len(path.parts) > 1:
             raise DataError(f"The data file {name!r} does not exist.")
@@ -74,7 +75,7 @@ def _find(name: str, data_dir: str | os.PathLike[str] | None) -> Path:
     import platformdirs
 
     asked = [data_dir, os.environ.get("GOSSAMER_DATA"), platformdirs.user_cache_dir("gossamer")]
-    folders = [Path(folder).expanduser() for folder in asked if folder]
+    folders = [_user_path(os.fspath(folder)) for folder in asked if folder]
     for folder in folders:
         for place in (folder / name.split(".", maxsplit=1)[0], folder):
             for packing in _READERS:
@@ -82,41 +83,51 @@ def _find(name: str, data_dir: str | os.PathLike[str] | None) -> Path:
                     return place / (name + packing)
     looked = ", ".join(f"'{folder}'" for folder in folders)
     raise DataError(
-        f"The data file {name!r} was not found in {looked}; put it there, or point `data_dir` (--data-dir) or "
-        "$GOSSAMER_DATA at the folder that holds it."
+        f"The data file {name!r} was not found in {looked}; point `data_dir` (--data-dir) or $GOSSAMER_DATA at the "
+        f"folder that holds it (a9a and a9a.t come from {_LIBSVM})."
     )
 
 
-def _read(path: Path) -> bytes:
-    """The uncompressed bytes of a file, checked against the checksum of a known one."""
+def _user_path(path: str) -> Path:
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        raise DataError(f"There is no home folder for {path!r}.") from None
+
+
+def _read(path: Path, known: bool) -> bytes:
+    """The uncompressed bytes of a file; those of a known one are checked against its checksum."""
     packing = path.suffix if path.suffix in _READERS else ""
     try:
         content = _READERS[packing](path.read_bytes())
-    except (lzma.LZMAError, EOFError, gzip.BadGzipFile, ValueError) as error:
+    except (lzma.LZMAError, EOFError, gzip.BadGzipFile, zlib.error, ValueError) as error:
         raise DataError(f"The data file '{path}' is damaged: {str(error).rstrip('.')}; fetch it again.") from None
     except OSError as error:
         raise DataError(f"The data file '{path}' cannot be read: {error.strerror or error}.") from None
-    expected = _KNOWN.get(path.name.removesuffix(packing))
+    expected = _KNOWN[path.name.removesuffix(packing)] if known else None
     if expected is not None and hashlib.sha256(content).hexdigest() != expected:
         raise DataError(f"The data file '{path}' is damaged: its SHA-256 is not that of the original; fetch it again.")
     return content
 
 
-def _libsvm(name: str, train: Path, test: Path | None, features: int | None = None) -> Dataset:
-    x, y = _parse(train, features)
+def _libsvm(name: str, train: Path, test: Path | None, known: bool = False) -> Dataset:
+    x, y = _parse(train, known)
     if test is None:
         return Dataset(name, x, y)
-    test_x, test_y = _parse(test, x.shape[1])
+    test_x, test_y = _parse(test, known)
+    # Each file counts its features up to the largest index in it; the model needs those of both.
+    width = max(x.shape[1], test_x.shape[1])
+    x, test_x = (np.pad(part, ((0, 0), (0, width - part.shape[1]))) for part in (x, test_x))
     return Dataset(name, x, y, test_x, test_y)
 
 
-def _parse(path: Path, features: int | None) -> tuple[Array, Array]:
+def _parse(path: Path, known: bool) -> tuple[Array, Array]:
     from sklearn.datasets import load_svmlight_file
 
-    content = _read(path)
+    content = _read(path, known)
     try:
         # An explicit `zero_based` keeps column j where the file says it is; LIBSVM counts from 1.
-        sparse, labels = load_svmlight_file(io.BytesIO(content), n_features=features, zero_based=False)
+        sparse, labels = load_svmlight_file(io.BytesIO(content), zero_based=False)
     except (ValueError, OverflowError, IndexError) as error:
         raise DataError(f"'{path}' is not a LIBSVM file{_bad_line(content)}: {str(error).rstrip('.')}.") from None
     if sparse.shape[0] == 0:

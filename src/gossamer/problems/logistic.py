@@ -10,12 +10,12 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from gossamer.errors import InputError, check_bool, check_choice, check_nonnegative, check_positive
-from gossamer.problems.base import Problem, as_device, as_dtype
+from gossamer.problems.base import Problem, as_device, as_dtype, in_groups
 from gossamer.problems.datasets import Dataset, load
 from gossamer.problems.partition import split
 from gossamer.registry import objectives
 
-_CHUNK = 1 << 19  # margins evaluated at once: they stay in the cache between the passes over them
+_ROWS = 1 << 13  # data rows evaluated at once: their margins stay in the cache between the passes over them
 
 
 class LogisticRegression(Problem):
@@ -50,31 +50,33 @@ class LogisticRegression(Problem):
 
     def evaluate(self, models: Tensor) -> dict[str, Tensor]:
         """Over all rows of all clients, many models at a time: matrix-matrix products in place of matrix-vector."""
-        x = models.to(self.dtype).T.contiguous()  # (d, k)
-        loss = torch.zeros(x.shape[1], dtype=torch.float64, device=self.device)
-        gradient = torch.zeros(x.shape, dtype=torch.float64, device=self.device)
-        for rows in torch.split(self._flat, max(1, _CHUNK // x.shape[1])):
-            margin = rows @ x
-            margin.neg_()
-            gradient -= rows.T @ torch.sigmoid(margin)
-            loss += softplus(margin).sum(dim=0, dtype=torch.float64)
-        wide = models.double().T
-        square = wide * wide
-        loss = loss / len(self._flat) + self.nonconvex * (square / (1 + square)).sum(dim=0)
-        gradient = gradient / len(self._flat) + self.nonconvex * (2 * wide / (1 + square) ** 2)
-        return {"loss": loss, "grad_norm": gradient.norm(dim=0)}
+        losses, norms = [], []
+        for group in in_groups(models):
+            wide = group.double().T.contiguous()  # (d, 64)
+            x, square = wide.to(self.dtype), wide * wide
+            loss = self.nonconvex * (square / (1 + square)).sum(dim=0)
+            gradient = self.nonconvex * (2 * wide / (1 + square) ** 2)
+            for rows in torch.split(self._flat, _ROWS):
+                margin = (rows @ x).neg_()
+                gradient -= (rows.T @ torch.sigmoid(margin)).double() / len(self._flat)
+                loss += softplus(margin).sum(dim=0, dtype=torch.float64) / len(self._flat)
+            losses.append(loss)
+            norms.append(gradient.norm(dim=0))
+        return {"loss": torch.cat(losses)[: len(models)], "grad_norm": torch.cat(norms)[: len(models)]}
 
     def accuracy(self, models: Tensor) -> Tensor | None:
         """The share of test rows on the right side: a'x > 0 says +1, anything else -1."""
         if self.test is None:
             return None
         features, is_positive = self.test
-        x = models.to(self.dtype).T.contiguous()
-        right = torch.zeros(x.shape[1], dtype=torch.int64, device=self.device)
-        step = max(1, _CHUNK // x.shape[1])
-        for rows, positive in zip(torch.split(features, step), torch.split(is_positive, step), strict=True):
-            right += ((rows @ x > 0) == positive[:, None]).sum(dim=0)
-        return right.double() / len(features)
+        counts = []
+        for group in in_groups(models.to(self.dtype)):
+            x = group.T.contiguous()
+            right = torch.zeros(x.shape[1], dtype=torch.int64, device=self.device)
+            for rows, positive in zip(torch.split(features, _ROWS), torch.split(is_positive, _ROWS), strict=True):
+                right += ((rows @ x > 0) == positive[:, None]).sum(dim=0)
+            counts.append(right)
+        return torch.cat(counts)[: len(models)].double() / len(features)
 
     def describe(self) -> dict[str, Any]:
         """The data, its split and its scale."""
@@ -110,7 +112,7 @@ def logistic_regression(
         dtype: float32 or float64.
         device: Where the tensors live, such as `"cpu"` or `"cuda"`.
     """
-    check_nonnegative("nonconvex", nonconvex)
+    nonconvex = check_nonnegative("nonconvex", nonconvex)
     check_bool("intercept", intercept)
     if isinstance(feature_scale, str):
         check_choice("feature_scale", feature_scale, ("published",))
@@ -123,9 +125,11 @@ def logistic_regression(
     scale = _published_scale(features) if isinstance(feature_scale, str) else float(feature_scale)
     rows = split(labels, clients, partition, seed)
     signed = torch.tensor((features * (labels / scale)[:, None])[rows], dtype=dtype, device=device)
+    if not torch.isfinite(signed).all():
+        raise InputError(f"The features of {dataset.name!r} divided by {scale:g} do not fit into {str(dtype)[6:]}.")
     test = None
     if dataset.test_features is not None and dataset.test_labels is not None:
-        test_labels, _ = _signs(dataset.test_labels, dataset.name, classes)
+        test_labels, _ = _signs(dataset.test_labels, f"the test rows of {dataset.name}", classes)
         test_features = _with_intercept(dataset.test_features, intercept) / scale
         test = (
             torch.tensor(test_features, dtype=dtype, device=device),
@@ -150,8 +154,11 @@ def _signs(
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
     """Labels as -1 and +1 (the larger one), and the two classes."""
     found = np.unique(labels)
-    classes = found if classes is None else classes
-    if len(classes) != 2 or not np.isin(found, classes).all():
-        shown = ", ".join(f"{value:g}" for value in found[:5])
-        raise InputError(f"Logistic regression needs two classes, but {name!r} has {len(found)}: {shown}.")
+    shown = ", ".join(f"{value:g}" for value in found[:5])
+    if classes is None:
+        classes = found
+        if len(classes) != 2:
+            raise InputError(f"Logistic regression needs two classes, but {name!r} has {len(found)}: {shown}.")
+    elif not np.isin(found, classes).all():
+        raise InputError(f"The labels of {name} are {shown}, but those of training {classes[0]:g}, {classes[1]:g}.")
     return np.where(labels == classes[1], 1.0, -1.0), classes

@@ -11,7 +11,7 @@ Indices = npt.NDArray[np.int64]
 
 def split(labels: npt.NDArray[np.float64], clients: int, partition: str = "sorted", seed: int = 0) -> Indices:
     """(clients, rows) row numbers: equal shares, with the remainder dropped as in the paper."""
-    check_integer("clients", clients, 1)
+    clients, seed = check_integer("clients", clients, 1), check_integer("seed", seed, 0)
     if clients > len(labels):
         raise InputError(f"{clients} clients cannot share {len(labels)} rows; ask for at most {len(labels)} clients.")
     order = partitions.get(partition)(labels, seed)
@@ -28,5 +28,4 @@ def sort_by_label(labels: npt.NDArray[np.float64], seed: int) -> Indices:
 @partitions.register("iid")
 def shuffle(labels: npt.NDArray[np.float64], seed: int) -> Indices:
     """Rows in random order: every client sees the same mix."""
-    check_integer("seed", seed, 0)
     return np.random.default_rng(seed).permutation(len(labels))

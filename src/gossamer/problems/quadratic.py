@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gossamer.errors import check_integer, check_nonnegative, check_positive
+from gossamer.errors import InputError, check_integer, check_nonnegative, check_positive
 from gossamer.problems.base import Problem, as_device, as_dtype
 from gossamer.registry import objectives
 
@@ -77,11 +77,10 @@ def quadratic(
         dtype: float32 or float64.
         device: Where the tensors live.
     """
-    check_integer("clients", clients, 1)
-    check_integer("d", d, 1)
-    check_integer("rows", rows, 1)
-    check_integer("seed", seed, 0)
-    check_positive("condition", condition)
+    clients, d, rows = (check_integer(k, v, 1) for k, v in {"clients": clients, "d": d, "rows": rows}.items())
+    seed = check_integer("seed", seed, 0)
+    if check_positive("condition", condition) < 1:
+        raise InputError(f"`condition` must be 1 or more, got {condition!r}.")
     check_nonnegative("heterogeneity", heterogeneity)
     check_nonnegative("noise", noise)
     generator = np.random.default_rng(seed)

@@ -1,6 +1,7 @@
 """Records to a figure: gradient norm against rounds and against bits."""
 
 import os
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -29,11 +30,13 @@ def convergence_figure(records: Sequence[Record], path: Path, title: str = "") -
     import matplotlib
     from matplotlib.figure import Figure
 
-    with matplotlib.rc_context(_LOOK):
+    with matplotlib.rc_context(_LOOK), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a sign that the font lacks, an axis with nothing on it: still a figure
         figure = Figure(figsize=(11, 4.2), layout="constrained")
         by_round, by_bits = figure.subplots(1, 2, sharey=True)
         for number, label in enumerate(dict.fromkeys(record.label for record in records)):
             lines = [record for record in records if record.label == label and len(record.rows) > 1]
+            lines = [record for record in lines if record.diverged is None] or lines[:1]
             if not lines:
                 continue
             style: dict[str, Any] = {
@@ -41,15 +44,24 @@ def convergence_figure(records: Sequence[Record], path: Path, title: str = "") -
                 "linestyle": _STYLES[number % len(_STYLES)],
                 "linewidth": 2,
             }
-            _draw(by_round, lines, "round", label, style)
-            _draw(by_bits, lines, "bits", label, style)
+            _draw(by_round, lines, "round", _plain(label), style)
+            _draw(by_bits, lines, "bits", _plain(label), style)
         by_round.set(xlabel="rounds", ylabel=r"gradient norm  $\|\nabla f(\bar{x})\|$", yscale="log")
         by_bits.set(xlabel="bits sent on one link", xscale="log")
         by_round.set_xlim(left=0)
-        by_bits.legend(frameon=False, handlelength=3)
+        handles, labels = by_bits.get_legend_handles_labels()
+        if len(handles) > 6:
+            figure.legend(handles, labels, loc="outside right upper", frameon=False, handlelength=3)
+        elif handles:
+            by_bits.legend(handles, labels, frameon=False, handlelength=3)
         if title:
-            figure.suptitle(title, fontsize=13)
+            figure.suptitle(_plain(title), fontsize=13)
         _save(figure, path)
+
+
+def _plain(text: str) -> str:
+    """Text that is not read as a formula, nor hidden from the legend."""
+    return text.replace("$", r"\$") if not text.startswith("_") else " " + text.replace("$", r"\$")
 
 
 def _draw(axes: Any, records: Sequence[Record], x: str, label: str, style: dict[str, Any]) -> None:

@@ -11,7 +11,7 @@ from gossamer.runtime.record import Record
 def summarize(records: Sequence[Record]) -> list[dict[str, Any]]:
     """One dictionary a label: means over the seeds; noisy measurements are averaged over the last tenth of the rows.
 
-    Runs that diverged are counted and described, and left out of the means.
+    Runs that diverged are named with their reason, and left out of the means.
     """
     labels = list(dict.fromkeys(record.label for record in records))
     return [_summary(label, [record for record in records if record.label == label]) for label in labels]
@@ -21,15 +21,16 @@ def _summary(label: str, records: Sequence[Record]) -> dict[str, Any]:
     good = [record for record in records if record.diverged is None and record.rows]
     row: dict[str, Any] = {
         "method": label,
-        "seeds": [record.seed for record in records],
-        "diverged": [record.diverged for record in records if record.diverged],
+        "seeds": [record.seed for record in good],
+        "diverged": {str(record.seed): record.diverged for record in records if record.diverged},
     }
     for name in ("round", "packets", "bits", "bits_total", "bits_paper", "seconds"):
-        row[name] = _mean([record.rows[-1].get(name) for record in good])
+        mean = _mean([record.rows[-1].get(name) for record in good])
+        row[name] = int(mean) if mean is not None and mean == int(mean) and name != "seconds" else mean
     for name in ("loss", "grad_norm", "accuracy", "worst_accuracy", "consensus"):
         per_seed = [_mean([line.get(name) for line in _last_tenth(record.rows)]) for record in good]
         row[name] = _mean(per_seed)
-        row[f"{name}_by_seed"] = per_seed
+        row[f"{name}_by_seed"] = dict(zip(map(str, row["seeds"]), per_seed, strict=True))
     return row
 
 

@@ -3,56 +3,64 @@
 from collections.abc import Sequence
 from typing import Any
 
+from rich.console import Console
+from rich.markup import escape
+from rich.measure import Measurement
 from rich.table import Table
 
 _UNITS = ("bit", "kbit", "Mbit", "Gbit", "Tbit")
 
 
-def result_table(summary: Sequence[dict[str, Any]], title: str) -> Table:
-    """One line a method; the best value of a column is bold."""
-    table = Table(title=title, title_justify="left", title_style="bold", header_style="bold")
-    table.add_column("method")
-    for heading in (
-        "rounds",
-        "sent per link",
-        "loss",
-        "gradient norm",
-        "accuracy",
-        "worst client",
-        "consensus",
-        "time",
-    ):
-        table.add_column(heading, justify="right", no_wrap=True)
-    best = {
-        name: pick([row[name] for row in summary if row[name] is not None], default=None)
-        for name, pick in (("loss", min), ("grad_norm", min), ("accuracy", max), ("worst_accuracy", max))
-    }
+_COLUMNS: dict[str, tuple[str, str]] = {
+    "round": ("rounds", ",.0f"),
+    "bits": ("sent per link", "bits"),
+    "grad_norm": ("gradient norm", ".2e"),
+    "loss": ("loss", ".4g"),
+    "accuracy": ("accuracy", ".3f"),
+    "worst_accuracy": ("worst client", ".3f"),
+    "consensus": ("consensus", ".1e"),
+    "seconds": ("seconds", ".1f"),
+}
+"""Heading and format of each column, the most important first: a narrow terminal shows fewer."""
 
-    def cell(row: dict[str, Any], name: str, form: str) -> str:
-        if row[name] is None:
-            return "diverged" if name == "loss" and row["diverged"] else "-"
-        text = format(row[name], form)
-        return f"[bold green]{text}[/]" if row[name] == best.get(name) and len(summary) > 1 else text
 
-    for row in summary:
-        table.add_row(
-            row["method"],
-            cell(row, "round", ",.0f"),
-            human_bits(row["bits"]),
-            cell(row, "loss", ".4f"),
-            cell(row, "grad_norm", ".2e"),
-            cell(row, "accuracy", ".3f"),
-            cell(row, "worst_accuracy", ".3f"),
-            cell(row, "consensus", ".1e"),
-            "-" if row["seconds"] is None else f"{row['seconds']:.1f} s",
-        )
+def result_table(summary: Sequence[dict[str, Any]], title: str, console: Console) -> Table:
+    """One line a method, as many columns as the console has room for; the best of each is bold."""
+    for shown in range(len(_COLUMNS), 2, -1):
+        table = _table(summary, title, list(_COLUMNS)[:shown])
+        if Measurement.get(console, console.options.update(max_width=10_000), table).maximum <= console.width:
+            break
     return table
 
 
-def human_bits(bits: float | None) -> str:
+def _table(summary: Sequence[dict[str, Any]], title: str, names: Sequence[str]) -> Table:
+    table = Table(title=escape(title), title_justify="left", title_style="bold", header_style="bold")
+    table.add_column("method", min_width=8)
+    for name in names:
+        table.add_column(_COLUMNS[name][0], justify="right", no_wrap=True)
+    pick: dict[str, Any] = {"loss": min, "grad_norm": min, "accuracy": max, "worst_accuracy": max}
+    best = {name: f([row[name] for row in summary if row[name] is not None], default=None) for name, f in pick.items()}
+    for row in summary:
+        cells = []
+        for name in names:
+            form = _COLUMNS[name][1]
+            if row[name] is None:
+                cells.append("diverged" if name == "grad_norm" and row["diverged"] else "-")
+                continue
+            text = human_bits(row[name]) if form == "bits" else format(row[name], form)
+            cells.append(f"[bold]{text}[/]" if len(summary) > 1 and row[name] == best.get(name) else text)
+        table.add_row(escape(row["method"]) + _lost(row), *cells)
+    return table
+
+
+def _lost(row: dict[str, Any]) -> str:
+    """A mark for a method of which some seeds diverged, and are not in its means."""
+    lost, left = len(row["diverged"]), len(row["seeds"])
+    return f" [red]({lost} of {lost + left} diverged)[/]" if lost and left else ""
+
+
+def human_bits(bits: float) -> str:
     """Bits with a unit: 1234567 is `1.23 Mbit`."""
-    if bits is None:
-        return "-"
     for unit in _UNITS:
         if bits < 1000 or unit == _UNITS[-1]:
             break

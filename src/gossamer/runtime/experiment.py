@@ -11,7 +11,7 @@ from gossamer.errors import InputError
 from gossamer.problems.base import Problem
 from gossamer.runtime.record import record_name
 from gossamer.runtime.recorder import Progress, Runs
-from gossamer.runtime.simulated import simulate, starting_models
+from gossamer.runtime.simulated import check_batch_size, simulate, starting_models
 from gossamer.spec import Spec
 from gossamer.streams import Streams
 from gossamer.topology import MixingMatrix, mixing_matrix
@@ -75,6 +75,8 @@ def prepare(spec: Spec, *, data_dir: str | None = None, device: str | None = Non
         raise InputError(f"The labels {', '.join(map(repr, methods))} are too alike for file names; change one.")
 
     settings = dict(spec.problem)
+    if "name" in settings:
+        raise InputError("[problem] takes `objective` and that objective's settings, not `name`.")
     settings["name"] = settings.pop("objective")
     reads_files = "data_dir" in inspect.signature(registry.objectives.get(settings["name"])).parameters
     settings |= {"data_dir": data_dir} if data_dir is not None and reads_files else {}
@@ -86,6 +88,8 @@ def prepare(spec: Spec, *, data_dir: str | None = None, device: str | None = Non
     mixing = mixing_matrix(registry.graphs.build({"clients": problem.clients} | settings), weights)
     if mixing.clients != problem.clients:
         raise InputError(f"The graph has {mixing.clients} clients, but the problem {problem.clients}.")
+    if spec.batch_size is not None:
+        check_batch_size(spec.batch_size, problem)
     starting_models(spec.x0, problem, Streams(spec.seeds, range(problem.clients), problem.device))
     for method, _ in methods.values():
         method.check_mixing(mixing.lambda_min)

@@ -49,7 +49,8 @@ class Record:
     @property
     def seed(self) -> int:
         """The seed of the run."""
-        return int(self.header.get("seed", 0))
+        seed = self.header.get("seed", 0)
+        return seed if isinstance(seed, int) else 0
 
     @property
     def diverged(self) -> str | None:
@@ -93,14 +94,14 @@ def read_record(path: str | os.PathLike[str]) -> Record:
     """The record in a file; a last line that was cut off by a kill is left out."""
     path = Path(path)
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"The record '{path}' cannot be read: {getattr(error, 'strerror', None) or error}.") from None
+        lines = path.read_bytes().splitlines()
+    except OSError as error:
+        raise DataError(f"The record '{path}' cannot be read: {error.strerror or error}.") from None
     parsed: list[dict[str, Any]] = []
     for number, line in enumerate(lines, 1):
         try:
             value = json.loads(line)
-        except json.JSONDecodeError:
+        except (ValueError, RecursionError):
             if number == len(lines):
                 break
             raise DataError(f"The record '{path}' is damaged in line {number}.") from None
@@ -111,7 +112,7 @@ def read_record(path: str | os.PathLike[str]) -> Record:
         raise DataError(f"'{path}' is not a record of Gossamer: its first line is no header.")
     record = Record(parsed[0])
     for value in parsed[1:]:
-        if "end" in value:
+        if isinstance(value.get("end"), dict):
             record.end = value["end"]
         else:
             record.rows.append(value)
@@ -120,4 +121,5 @@ def read_record(path: str | os.PathLike[str]) -> Record:
 
 def record_name(label: str, seed: int) -> str:
     """The file name of a run: letters, digits and dashes, whatever the label holds."""
-    return f"{re.sub(r'[^A-Za-z0-9._]+', '-', label).strip('-.') or 'run'}-seed{seed}.jsonl"
+    plain = re.sub(r"[^A-Za-z0-9._]+", "-", label).strip("-.") or "run"
+    return f"{plain[:100]}-seed{seed}.jsonl"

@@ -3,18 +3,18 @@
 import logging
 import platform
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, SupportsIndex, overload
 
 import torch
 from torch import Tensor
 
 from gossamer._version import __version__
 from gossamer.algorithms.base import Algorithm
-from gossamer.errors import NonFiniteError
-from gossamer.runtime.record import Record, RecordWriter, record_name
+from gossamer.errors import InputError, NonFiniteError
+from gossamer.runtime.record import COLUMNS, Record, RecordWriter, record_name
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 Progress = Callable[[str, int], None]
 
-_EVALUATED_TOGETHER = 50  # products of 50 models with the data cost a tenth of 50 products with one
+_EVALUATED_TOGETHER = 64  # as many as problems measure in one go
 _SNAPSHOT_BYTES = 256 << 20  # models kept waiting for an evaluation, at the most
 _FLUSH_SECONDS = 2.0  # a record on disk is never further behind than this, or one round
 
@@ -40,6 +40,11 @@ class Run:
     record: Record
     x: Tensor
     """The final models, (clients, d); those before the fatal round if the run diverged."""
+
+    def __repr__(self) -> str:
+        last = self.record.rows[-1] if self.record.rows else {}
+        about = ", ".join(f"{name}={last[name]:.4g}" for name in ("round", "bits", "loss", "grad_norm") if name in last)
+        return f"Run({self.label!r}, seed={self.seed}, {about}{', diverged' if self.diverged else ''})"
 
     @property
     def frame(self) -> "pd.DataFrame":
@@ -65,9 +70,32 @@ class Runs(list[Run]):
         """All rows, with the columns `method` and `seed` in front."""
         import pandas as pd
 
-        frames = [run.frame.assign(method=run.label, seed=run.seed) for run in self]
-        both = pd.concat(frames, ignore_index=True)
-        return both[["method", "seed", *both.columns.drop(["method", "seed"])]]
+        columns = ["method", "seed", *COLUMNS]
+        frames = [run.frame.assign(method=run.label, seed=run.seed)[columns] for run in self]
+        return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=columns)
+
+    @overload
+    def __getitem__(self, index: SupportsIndex) -> Run: ...
+    @overload
+    def __getitem__(self, index: slice) -> "Runs": ...
+    def __getitem__(self, index: SupportsIndex | slice) -> "Run | Runs":
+        return Runs(super().__getitem__(index)) if isinstance(index, slice) else super().__getitem__(index)
+
+
+def fresh_folder(folder: str | Path, labels: Iterable[str], seeds: Sequence[int]) -> Path:
+    """The folder, made if need be; refused if records would overwrite others, or one another."""
+    path = Path(folder)
+    names = [record_name(label, seed) for label in labels for seed in seeds]
+    if len(set(names)) < len(names):
+        raise InputError(f"The labels {', '.join(map(repr, labels))} are too alike for file names; change one.")
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"The folder '{path}' cannot be made: {error.strerror or error}.") from None
+    for name in names:
+        if (path / name).exists():
+            raise InputError(f"The record '{path / name}' exists already; take another folder, or remove it.")
+    return path
 
 
 class Recorder:
@@ -91,7 +119,8 @@ class Recorder:
             for seed, record in self.records.items():
                 self.writers[seed] = RecordWriter(self.folder / record_name(self.label, seed), record)
         try:
-            self._loop(rounds, eval_every, progress)
+            with torch.no_grad():
+                self._loop(rounds, eval_every, progress)
         finally:
             # An interrupt, too, leaves what was measured on the disk; a record without an end is one that was cut off.
             self._flush()
@@ -103,6 +132,8 @@ class Recorder:
         sim = self.simulation
         told = 0.0
         self._snapshot()
+        if self.folder is not None:
+            self._flush()  # from the first moment on, there is something to read
         while sim.t < rounds and sim.seeds:
             begin = time.perf_counter()
             try:
@@ -114,22 +145,22 @@ class Recorder:
             self._seconds += now - begin
             if sim.t % eval_every == 0 or sim.t == rounds:
                 self._snapshot()
+            if self.folder is not None and time.monotonic() - self._flushed > _FLUSH_SECONDS:
+                self._flush()
             if progress is not None and (now - told > 0.1 or sim.t == rounds):
                 progress(self.label, sim.t)
                 told = now
         for seed, x in zip(sim.seeds, sim.models(), strict=True):
             self.finals[seed] = x
             self.records[seed].end = {"status": "finished", "round": rounds}
-        if progress is not None:
-            progress(self.label, rounds)
 
     def _diverged(self, error: NonFiniteError) -> None:
         sim = self.simulation
         clients = sim.problem.clients
         bad = sorted({row // clients for row in error.rows})
-        self._snapshot_if_new()
         for i in bad:
             seed = sim.seeds[i]
+            self._snapshot_if_new(i)
             client = next(row % clients for row in error.rows if row // clients == i)
             reason = (
                 f"{self.label} with seed {seed} diverged in round {sim.t + 1}: the model of client {client} is no "
@@ -140,14 +171,16 @@ class Recorder:
             self.records[seed].end = {"status": "diverged", "round": sim.t + 1, "reason": reason}
         sim.drop([sim.seeds[i] for i in bad])
 
-    def _snapshot_if_new(self) -> None:
-        """The last finite state of a run that diverges is worth a row, unless it has one already."""
-        last = self._snapshots[-1][0]["round"] if self._snapshots else None
-        rows = [record.rows[-1]["round"] for record in self.records.values() if record.rows]
-        if self.simulation.t != last and self.simulation.t not in rows:
-            self._snapshot()
+    def _snapshot_if_new(self, i: int) -> None:
+        """The last finite state of the i-th seed, which diverges, is worth a row, unless it has one already."""
+        sim = self.simulation
+        waiting = [row["round"] for row, seeds, _ in self._snapshots if sim.seeds[i] in seeds]
+        written = [row["round"] for row in self.records[sim.seeds[i]].rows[-1:]]
+        if sim.t not in waiting + written:
+            self._snapshot(slice(i, i + 1))
 
-    def _snapshot(self) -> None:
+    def _snapshot(self, which: slice = slice(None)) -> None:
+        """Keep the models of these seeds, by default of all, for the next evaluation."""
         sim, traffic = self.simulation, self.simulation.traffic
         row = {
             "round": sim.t,
@@ -157,21 +190,19 @@ class Recorder:
             "bits_paper": traffic.bits_paper,
             "seconds": round(self._seconds, 6),
         }
-        models = sim.models()
-        self._snapshots.append((row, sim.seeds, models))
+        models = sim.models()[which]
+        self._snapshots.append((row, sim.seeds[which], models))
         size = models.numel() * models.element_size()
         together = max(1, min(_EVALUATED_TOGETHER, _SNAPSHOT_BYTES // size))
-        late = self.folder is not None and time.monotonic() - self._flushed > _FLUSH_SECONDS
-        if len(self._snapshots) >= together or late:
+        if len(self._snapshots) >= together:
             self._flush()
 
     def _flush(self) -> None:
-        snapshots, self._snapshots = self._snapshots, []
         self._flushed = time.monotonic()
-        if not snapshots:
+        if not self._snapshots:
             return
         problem = self.simulation.problem
-        models = torch.cat([models for _, _, models in snapshots])  # (snapshots and seeds, clients, d)
+        models = torch.cat([models for _, _, models in self._snapshots])  # (snapshots and seeds, clients, d)
         average = models.mean(dim=1, dtype=torch.float64)
         measured = problem.evaluate(average)
         measured["consensus"] = (models - average[:, None]).square().sum(dim=2).mean(dim=1)
@@ -183,7 +214,8 @@ class Recorder:
             measured["worst_accuracy"] = own.view(models.shape[:2]).amin(dim=1)
         columns = {name: values.tolist() for name, values in measured.items()}
         at = 0
-        for row, seeds, _ in snapshots:
+        while self._snapshots:  # one by one, so that an interrupt loses none and writes none twice
+            row, seeds, _ = self._snapshots.pop(0)
             for seed in seeds:
                 whole = row | {name: values[at] for name, values in columns.items()}
                 at += 1

@@ -3,6 +3,7 @@
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from numbers import Integral
 from pathlib import Path
 from typing import Any, overload
 
@@ -15,7 +16,7 @@ from gossamer.compression import packet
 from gossamer.compression.base import Message
 from gossamer.errors import InputError, NonFiniteError, check_integer
 from gossamer.problems.base import Problem
-from gossamer.runtime.recorder import Progress, Recorder, Run, Runs
+from gossamer.runtime.recorder import Progress, Recorder, Run, Runs, fresh_folder
 from gossamer.streams import Streams
 from gossamer.topology import MixingMatrix
 
@@ -84,27 +85,49 @@ def simulate(
         A `Run` for one method and one seed, else `Runs`, a list of them (by method, then by seed). A run that diverges
         stops at that round and says so in `run.diverged`; the other seeds go on.
     """
-    check_integer("rounds", rounds, 1)
-    if batch_size is not None:
-        check_integer("batch_size", batch_size, 1)
-    eval_every = max(1, rounds // 100) if eval_every is None else eval_every
-    check_integer("eval_every", eval_every, 1)
-    seeds = (seed,) if isinstance(seed, int) else tuple(seed)
-    if not seeds or len(set(seeds)) < len(seeds):
-        raise InputError(f"`seed` must be one seed or several different ones, got {seed!r}.")
-    methods = _labelled(method)
+    if not isinstance(problem, Problem):
+        raise InputError(f"`problem` must be a Problem such as gossamer.quadratic(), got {type(problem).__name__}.")
+    if not isinstance(mixing, MixingMatrix):
+        raise InputError(f"`mixing` must be made by gossamer.mixing_matrix(graph), got {type(mixing).__name__}.")
     if problem.clients != mixing.clients:
         raise InputError(f"The problem has {problem.clients} clients, but the mixing matrix {mixing.clients}.")
+    rounds = check_integer("rounds", rounds, 1)
+    batch_size = None if batch_size is None else check_batch_size(batch_size, problem)
+    eval_every = check_integer("eval_every", max(1, rounds // 100) if eval_every is None else eval_every, 1)
+    seeds = _several(seed)
+    methods = _labelled(method)
     for one in methods.values():
         one.check_mixing(mixing.lambda_min)
+    folder = None if record_dir is None else fresh_folder(record_dir, methods, seeds)
 
     runs = Runs()
     for label, one in methods.items():
         simulation = Simulation(one, problem, mixing, seeds, batch_size, x0)
         about = {"label": label, "rounds": rounds, "batch_size": batch_size, "eval_every": eval_every}
-        recorder = Recorder(simulation, about, None if record_dir is None else Path(record_dir))
-        runs += recorder.run(rounds, eval_every, progress)
-    return runs[0] if isinstance(method, Algorithm) and isinstance(seed, int) else runs
+        runs += Recorder(simulation, about, folder).run(rounds, eval_every, progress)
+    return runs[0] if isinstance(method, Algorithm) and isinstance(seed, Integral) else runs
+
+
+def check_batch_size(batch_size: object, problem: Problem) -> int:
+    """A batch size that every client's data can fill."""
+    checked = check_integer("batch_size", batch_size, 1)
+    if checked > problem.rows_per_client:
+        raise InputError(
+            f"`batch_size` must be at most {problem.rows_per_client}, the rows of a client, got {checked}; "
+            "leave it out for full gradients."
+        )
+    return checked
+
+
+def _several(seed: int | Sequence[int]) -> tuple[int, ...]:
+    """The seeds, one or several."""
+    try:
+        seeds = (seed,) if isinstance(seed, Integral) else tuple(seed)  # type: ignore[arg-type]
+    except TypeError:
+        seeds = ()
+    if not seeds or len(set(seeds)) < len(seeds):
+        raise InputError(f"`seed` must be one seed or several different ones, got {seed!r}.")
+    return tuple(check_integer("seed", one, 0, 2**64 - 1) for one in seeds)
 
 
 def _labelled(method: Algorithm | Sequence[Algorithm] | Mapping[str, Algorithm]) -> dict[str, Algorithm]:
@@ -112,8 +135,8 @@ def _labelled(method: Algorithm | Sequence[Algorithm] | Mapping[str, Algorithm])
         return {method.title: method}
     if isinstance(method, Mapping):
         labelled = dict(method)
-    elif not isinstance(method, Sequence):
-        labelled = {"": method}
+    elif not isinstance(method, Sequence) or isinstance(method, str):
+        labelled = {"": method}  # refused below
     else:
         titles = [getattr(one, "title", str(one)) for one in method]
         # Equal titles are told apart by their settings.
@@ -195,7 +218,7 @@ class Simulation:
 
 
 class Mixer:
-    """W times rows, in float64; the sums run in one order, whatever the number of seeds."""
+    """W times rows, in float64; on a CPU the sums run in one order, whatever the number of seeds."""
 
     def __init__(self, mixing: MixingMatrix, device: torch.device) -> None:
         w = torch.tensor(mixing.matrix, dtype=torch.float64, device=device)
@@ -226,7 +249,9 @@ class Traffic:
     def count(self, messages: tuple[Message, ...], t: int, clients: Sequence[int], mixing: MixingMatrix) -> None:
         """Add one exchange: a packet from each client to each of its neighbours."""
         # Fixed-width sizes depend on little, so they are worked out once: messages, and the bytes that t takes.
-        key = (t.bit_length(), *((type(m), m.parameter) for m in messages))
+        key = (t.bit_length(), *((type(m), m.parameter, m.payload_size()) for m in messages))
+        if not mixing.graph.number_of_edges():  # a client alone sends nothing
+            return
         if key not in self._sizes:
             bits = 8 * packet.sizes(messages, t, clients)
             self._sizes[key] = (float(bits.mean()), int((bits * mixing.degrees).sum()))
@@ -265,11 +290,18 @@ def starting_models(x0: X0, problem: Problem, streams: Streams) -> Tensor:
             raise InputError(
                 f"`x0` must be 'uniform' or 'normal', with a scale as in 'normal:0.1'; got {x0!r}."
             ) from None
-        return points.to(problem.dtype)
-    points = problem.x0() if x0 is None else torch.as_tensor(x0)
-    points = points.to(problem.device, problem.dtype)
+        return _finite(points.to(problem.dtype), f"`x0` = {x0!r}")
+    try:
+        points = problem.x0() if x0 is None else torch.as_tensor(x0)
+    except (TypeError, ValueError, RuntimeError):
+        raise InputError(f"`x0` must be a tensor, an array or a string, got {type(x0).__name__}.") from None
+    points = points.detach().to(problem.device, problem.dtype)
     if points.shape not in ((d,), (n, d)):
         raise InputError(f"`x0` must be of shape ({d},) or ({n}, {d}), got {tuple(points.shape)}.")
+    return _finite(points.expand(seeds, n, d).reshape(seeds * n, d).clone(), "`x0`")
+
+
+def _finite(points: Tensor, what: str) -> Tensor:
     if not torch.isfinite(points).all():
-        raise InputError("`x0` must be finite, but holds NaN or Inf.")
-    return points.expand(seeds, n, d).reshape(seeds * n, d).clone()
+        raise InputError(f"{what} must be finite, but holds NaN or Inf.")
+    return points

@@ -1,0 +1,80 @@
+"""Tables, summaries and figures from records."""
+
+from collections.abc import Sequence
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from gossamer.report import convergence_figure, result_table, summarize
+from gossamer.report.table import human_bits
+from gossamer.runtime.record import Record
+
+
+def record(label: str, seed: int, norms: Sequence[float | None], diverged: str | None = None) -> Record:
+    rows: list[dict[str, Any]] = [
+        {"round": t, "packets": t, "bits": 100.0 * t, "bits_total": 0, "bits_paper": 0, "seconds": 0.1 * t}
+        | {"loss": 1.0, "grad_norm": norm, "consensus": 0.0}
+        for t, norm in enumerate(norms)
+    ]
+    end = {"status": "diverged", "reason": diverged} if diverged else {"status": "finished"}
+    return Record({"gossamer": "0", "label": label, "seed": seed}, rows, end)
+
+
+RECORDS = [
+    record("A", 0, [1.0] * 15 + [0.2] * 5),
+    record("A", 1, [1.0] * 15 + [0.4] * 5),
+    record("A", 2, [1.0, 1e30], "A with seed 2 diverged."),
+    record("B", 0, [1.0, 1e30], "B with seed 0 diverged."),
+]
+
+
+def test_summary_leaves_out_what_diverged_and_says_so() -> None:
+    a, b = summarize(RECORDS)
+    assert a["seeds"] == [0, 1]
+    assert a["grad_norm"] == pytest.approx(0.3)
+    assert a["grad_norm_by_seed"] == {"0": pytest.approx(0.2), "1": pytest.approx(0.4)}
+    assert a["diverged"] == {"2": "A with seed 2 diverged."}
+    assert (a["round"], a["bits"]) == (19, 1900)
+    assert a["accuracy"] is None
+    assert b["grad_norm"] is None
+    assert b["seeds"] == []
+
+
+@pytest.mark.parametrize("width", [75, 80, 140])
+def test_table_fits_its_console(width: int) -> None:
+    console = Console(width=width, record=True, file=StringIO())
+    console.print(result_table(summarize(RECORDS), "title", console))
+    text = console.export_text()
+    assert "A (1 of 3 diverged)" in text
+    assert "diverged" in text.splitlines()[-2]
+    assert "gradient norm" in text
+    assert ("seconds" in text) == (width == 140)
+    assert "…" not in text
+
+
+@pytest.mark.parametrize(("bits", "said"), [(0, "0 bit"), (999, "999 bit"), (1.5e6, "1.5 Mbit"), (2e16, "2e+04 Tbit")])
+def test_human_bits(bits: float, said: str) -> None:
+    assert human_bits(bits) == said
+
+
+@pytest.mark.parametrize("suffix", ["png", "pdf", "svg"])
+def test_figure(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"f.{suffix}"
+    convergence_figure(RECORDS, path, "title with $ and _")
+    assert path.stat().st_size > 3000
+    assert [p.name for p in tmp_path.iterdir()] == [path.name]
+
+
+def test_figure_of_many_methods_and_of_none(tmp_path: Path) -> None:
+    convergence_figure([record(f"method {i}", 0, [1.0, 0.1, None]) for i in range(9)], tmp_path / "many.png")
+    convergence_figure([], tmp_path / "none.png")
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_a_figure_that_fails_leaves_nothing(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="not supported"):
+        convergence_figure(RECORDS, tmp_path / "f.nonsense")
+    assert list(tmp_path.iterdir()) == []
