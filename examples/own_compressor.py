@@ -2,8 +2,8 @@
 
     python examples/own_compressor.py
 
-One bit a coordinate: its sign, and for all of them their mean size. To make it known by name, in spec files and on the
-command line, list it under the entry point `gossamer.compressors` of your package.
+One bit a coordinate: its sign, and one size for all of them. To make it known by name, in spec files and on the command
+line, list it under the entry point `gossamer.compressors` of your package.
 """
 
 from dataclasses import dataclass
@@ -11,14 +11,18 @@ from dataclasses import dataclass
 import torch
 
 import gossamer as gs
-from gossamer.compression.dithering import Levels
+from gossamer.compression.layout import Layout
+from gossamer.compression.sign import Signs
 from gossamer.streams import Draw
 from gossamer.testing import check_compressor
 
 
 @dataclass(frozen=True)
 class one_bit(gs.Compressor):
-    """C(x) = (||x||_1 / d) sign(x): ||C(x) - x||^2 = ||x||^2 - ||x||_1^2 / d, so alpha is 1/d at the worst."""
+    """C(x) = c sign(x) with c = ||x||^2 / (d ||x||_1).
+
+    ||C(x) - x||^2 = d c^2 - 2 c ||x||_1 + ||x||^2, at most (1 - 1/d) ||x||^2, since ||x||_1 >= ||x||.
+    """
 
     def alpha(self, d: int) -> float:
         return 1 / d
@@ -27,8 +31,10 @@ class one_bit(gs.Compressor):
     def is_deterministic(self) -> bool:
         return True
 
-    def compress(self, x: torch.Tensor, draw: Draw) -> gs.Message:
-        return Levels(x.abs().mean(dim=1), x.sign().to(torch.int8), bits=1)
+    def compress(self, x: torch.Tensor, draw: Draw, layout: Layout) -> gs.Message:
+        blocks = layout.split(x.double())
+        c = blocks.square().sum(dim=1) / (layout.size * blocks.abs().sum(dim=1)).clamp(min=1e-300)
+        return Signs(c.view(len(x), -1).to(x.dtype), x < 0, layout)
 
 
 def main() -> None:

@@ -16,7 +16,20 @@ import logging
 
 from gossamer._version import __version__
 from gossamer.algorithms import BEER, CHOCOSGD, D2, DSGD, Algorithm
-from gossamer.compression import Compressor, Message, gsgd, identity, top_k
+from gossamer.compression import (
+    Compressor,
+    Message,
+    blockwise,
+    decode,
+    gsgd,
+    identity,
+    natural,
+    qsgd,
+    rand_k,
+    scaled,
+    sign,
+    top_k,
+)
 from gossamer.errors import CodecError, DataError, GossamerError, InputError
 from gossamer.problems import Problem, logistic_regression, quadratic
 from gossamer.runtime import Record, Run, Runs, read_record, simulate
@@ -42,14 +55,21 @@ __all__ = [
     "Run",
     "Runs",
     "__version__",
+    "blockwise",
     "complete",
+    "decode",
     "gsgd",
     "identity",
     "logistic_regression",
     "mixing_matrix",
+    "natural",
+    "qsgd",
     "quadratic",
+    "rand_k",
     "read_record",
     "ring",
+    "scaled",
+    "sign",
     "simulate",
     "top_k",
 ]

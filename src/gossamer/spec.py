@@ -8,9 +8,9 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from gossamer.errors import InputError, check_integer, unknown
+from gossamer.errors import InputError, check_choice, check_integer, unknown
 
 Table = dict[str, Any]
 
@@ -31,6 +31,7 @@ class Spec:
     batch_size: int | None = None
     eval_every: int | None = None
     x0: str | None = None
+    codec: Literal["fixed", "entropy", "auto"] = "fixed"
     text: str = ""
     """The file itself, for the record."""
 
@@ -53,6 +54,7 @@ class Spec:
             check_integer("seeds", seed, 0)
         if not self.seeds or len(set(self.seeds)) < len(self.seeds):
             raise InputError(f"`seeds` must be one seed or several different ones, got {self.seeds}.")
+        check_choice("codec", self.codec, ("fixed", "entropy", "auto"))
         for name, value in (("batch_size", self.batch_size), ("eval_every", self.eval_every)):
             if value is not None:
                 check_integer(name, value, 1)
@@ -80,6 +82,7 @@ _KEYS: dict[str, tuple[type, str]] = {
     "batch_size": (int, "an integer"),
     "eval_every": (int, "an integer"),
     "x0": (str, "a string"),
+    "codec": (str, "a string"),
     "problem": (dict, "a table"),
     "graph": (dict, "a table"),
     "methods": (list, "a list of tables"),

@@ -66,6 +66,12 @@ class Streams:
         return torch.from_numpy(drawn[:, :, :width]).to(self.device)
 
 
+def keyed_uniform(seed: int, purpose: str, count: int) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    """`count` numbers in [0, 1) that a seed and a purpose stand for: what a message can carry in place of them."""
+    key = np.array([seed, zlib.crc32(purpose.encode())], np.uint64)
+    return np.random.Generator(np.random.Philox(key=key)).random(count)
+
+
 @dataclass(frozen=True)
 class Draw:
     """One purpose in one round: what a compressor or an oracle is handed when it needs randomness."""
@@ -77,6 +83,10 @@ class Draw:
     def uniform(self, width: int, dtype: torch.dtype = torch.float64) -> Tensor:
         """(rows, width) numbers in [0, 1)."""
         return self.streams.uniform(self.purpose, self.t, width, dtype)
+
+    def seeds(self) -> Tensor:
+        """(rows,) integers of 53 bits, to seed a generator with."""
+        return (self.uniform(1)[:, 0] * 2**53).long()
 
     def below(self, high: int, width: int) -> Tensor:
         """(rows, width) integers in [0, high), with replacement."""

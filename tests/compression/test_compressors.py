@@ -1,4 +1,5 @@
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gossamer as gs
+from gossamer import registry
 from gossamer.compression.dithering import Levels
 from gossamer.compression.sparse import Sparse
 from gossamer.streams import Streams
@@ -53,6 +55,7 @@ def test_top_k_keeps_the_largest_and_of_equals_the_first(row: list[float], k: in
 
 
 def test_top_k_by_fraction() -> None:
+    assert gs.top_k(0.1) == gs.top_k(fraction=0.1)  # type: ignore[arg-type]
     assert gs.top_k(fraction=0.1).kept(124) == 12
     assert gs.top_k(fraction=0.001).kept(124) == 1
     assert gs.top_k(500).alpha(124) == 1.0
@@ -97,3 +100,110 @@ def test_a_random_compressor_wants_a_seed() -> None:
 def test_bad_settings(make, said):  # type: ignore[no-untyped-def]
     with pytest.raises(gs.InputError, match=said):
         make()
+
+
+def test_gsgd_is_scaled_qsgd() -> None:
+    x = torch.randn(4, 60, dtype=torch.float64)
+    ours, theirs = gs.gsgd(5)(x, seed=3).dense(), gs.scaled(gs.qsgd(16))(x, seed=3).dense()
+    torch.testing.assert_close(ours, theirs, rtol=1e-14, atol=0)
+    assert gs.scaled(gs.qsgd(16)).alpha(60) == gs.gsgd(5).alpha(60)
+
+
+def test_constants() -> None:
+    assert gs.qsgd(16).omega(124) == 124 / 256
+    assert gs.qsgd(16).alpha(124) == pytest.approx(1 - 124 / 256)
+    with pytest.raises(gs.InputError, match=r"qsgd\(levels=16\) is no contraction for 1000 coordinates.*scaled"):
+        gs.qsgd(16).alpha(1000)
+    assert gs.rand_k(10).alpha(100) == 0.1
+    assert gs.rand_k(10).omega(100) is None
+    assert gs.rand_k(10, unbiased=True).omega(100) == 9
+    assert gs.sign().alpha(100) == 0.01
+    assert gs.natural().omega(10**6) == 1 / 8
+    million = 10**6
+    assert gs.gsgd(5).alpha(million) == pytest.approx(1 / 63.5)
+    assert gs.blockwise(gs.gsgd(5), 256).alpha(million) == 0.5
+    assert gs.blockwise(gs.gsgd(5), 256).alpha(16) == gs.gsgd(5).alpha(16)
+    assert gs.blockwise(gs.gsgd(5), 256, tensors=(100, 28)).alpha(128) == gs.gsgd(5).alpha(100)
+    assert gs.scaled(gs.natural()).alpha(5) == pytest.approx(8 / 9)
+
+
+@pytest.mark.parametrize("d", [1, 7, 8, 9, 23])
+@pytest.mark.parametrize(
+    "operator", [gs.gsgd(4), gs.top_k(2), gs.sign(), gs.natural(), gs.identity(), gs.qsgd(3)], ids=str
+)
+def test_blocks_are_compressed_on_their_own(operator: gs.Compressor, d: int) -> None:
+    x = torch.randn(3, d, dtype=torch.float64)
+    whole = gs.blockwise(operator, 8)(x, seed=4).dense()
+    for start in range(0, d - d % 8, 8):
+        block = x.clone()
+        block[:, :start], block[:, start + 8 :] = 0, 0
+        alone = gs.blockwise(operator, 8)(block, seed=4).dense()
+        torch.testing.assert_close(whole[:, start : start + 8], alone[:, start : start + 8])
+
+
+def test_blocks_do_not_cross_tensors() -> None:
+    x = torch.ones(1, 10)
+    x[0, 6:] = 100
+    message = gs.blockwise(gs.sign(), 4, tensors=(6, 4))(x)
+    assert torch.equal(message.dense(), x), "blocks of 4, 2 and 4: each has entries of one size"
+    across = gs.blockwise(gs.sign(), 4)(x)
+    assert not torch.equal(across.dense(), x)
+    with pytest.raises(gs.InputError, match="`tensors` hold 10 coordinates together, but the vector has 9"):
+        gs.blockwise(gs.sign(), 4, tensors=(6, 4))(x[:, :9])
+
+
+def test_rand_k_sends_a_seed_and_k_values() -> None:
+    x = torch.randn(200, 40)
+    message = gs.rand_k(4)(x, seed=0)
+    dense = message.dense()
+    assert ((dense != 0).sum(dim=1) == 4).all()
+    assert torch.equal(dense[dense != 0], x[dense != 0])
+    assert message.payload_size() == 1 + 1 + 7 + 4 * 4
+    chosen = (dense != 0).float().mean(dim=0)
+    assert (chosen - 0.1).abs().max() < 0.1, "every coordinate has its turn"
+    unbiased = gs.rand_k(4, unbiased=True)(x, seed=0).dense()
+    torch.testing.assert_close(unbiased, dense * 10)
+
+
+def test_natural_gives_powers_of_two() -> None:
+    x = torch.cat([torch.randn(5, 200), torch.full((5, 1), 3e38), torch.zeros(5, 1)], dim=1)
+    dense = gs.natural()(x, seed=0).dense()
+    mantissa, _ = torch.frexp(dense[dense != 0].double())
+    assert (mantissa.abs() == 0.5).all()
+    assert (dense[:, -1] == 0).all()
+    tiny = torch.full((1, 4), 1e-44)
+    assert gs.natural()(tiny, seed=0).dense().min() > 0, "denormal numbers are numbers, too"
+
+
+def test_wrappers_refuse_what_they_cannot_wrap() -> None:
+    for make, said in (
+        (lambda: gs.scaled(gs.top_k(3)), "unbiased compressor, such as qsgd"),
+        (lambda: gs.scaled(5), "got 5"),  # type: ignore[arg-type]
+        (lambda: gs.blockwise(gs.blockwise(gs.sign(), 3), 2), "Blocks of blocks"),
+        (lambda: gs.blockwise(gs.sign(), 0), "`size` must be an integer of 1 or more, got 0"),
+        (lambda: gs.blockwise("gzip", 4), "no compressor 'gzip'"),  # type: ignore[arg-type]
+    ):
+        with pytest.raises(gs.InputError, match=said):
+            make()
+
+
+def test_a_compressor_that_does_not_contract_is_refused_before_a_run() -> None:
+    problem, mixing = gs.quadratic(clients=4, d=1000), gs.mixing_matrix(gs.ring(4))
+    with pytest.raises(gs.InputError, match="no contraction for 1000 coordinates"):
+        gs.simulate(gs.BEER(lr=0.1, gamma=0.1, compressor=gs.qsgd(4)), problem, mixing, rounds=5)
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("name", registry.compressors.names())
+def test_cuda_equals_cpu(name: str, dtype: torch.dtype) -> None:
+    factory: Any = registry.compressors.get(name)
+    x = torch.randn(5, 300, dtype=dtype)
+    for settings_ in factory.examples:
+        compressor = factory(**settings_)
+        on_cpu, on_gpu = compressor(x, seed=1), compressor(x.cuda(), seed=1)
+        assert on_gpu.dense().is_cuda
+        close = torch.isclose(on_gpu.dense().cpu(), on_cpu.dense(), rtol=1e-5, atol=0)
+        assert close.double().mean() > 0.999, f"{compressor}: a norm rounded otherwise may move a level, rarely"
+        assert torch.equal(gs.decode(on_gpu.encode("auto")[0]).dense(), on_gpu.dense()[:1].cpu())

@@ -1,3 +1,7 @@
+import zlib
+from typing import Any
+
+import numpy as np
 import pytest
 import torch
 from hypothesis import example, given, settings
@@ -7,7 +11,9 @@ from hypothesis.extra import numpy as hnp
 import gossamer as gs
 from gossamer import registry
 from gossamer.compression import packet
+from gossamer.compression.base import CODECS
 from gossamer.compression.bits import pack, packed_size, unpack
+from gossamer.compression.wire import varint
 from gossamer.errors import CodecError
 
 COMPRESSORS = [
@@ -25,17 +31,68 @@ def vectors(draw: st.DrawFn) -> torch.Tensor:
     return torch.from_numpy(draw(hnp.arrays(dtype, shape, elements=elements)))
 
 
-@given(x=vectors(), compressor=st.sampled_from(COMPRESSORS), seed=st.integers(0, 99), round=st.integers(0, 10**6))
-@settings(max_examples=300, deadline=None)
-def test_decoding_gives_back_the_message(x, compressor, seed, round):  # type: ignore[no-untyped-def]
+@given(
+    x=vectors(),
+    compressor=st.sampled_from(COMPRESSORS),
+    seed=st.integers(0, 99),
+    round=st.integers(0, 10**6),
+    codec=st.sampled_from(CODECS),
+)
+@settings(max_examples=600, deadline=None)
+def test_decoding_gives_back_the_message(x, compressor, seed, round, codec):  # type: ignore[no-untyped-def]
     message = compressor(x, seed=seed)
     clients = range(5, 5 + len(x))
-    packets = packet.encode([message], run=2**32 - 1, round=round, clients=clients)
-    assert [len(p) for p in packets] == packet.sizes([message], round, clients).tolist()
+    packets = packet.encode([message], run=2**32 - 1, round=round, clients=clients, codec=codec)
+    assert [len(p) for p in packets] == packet.sizes([message], round, clients, codec).tolist()
     for row, buffer in enumerate(packets):
-        read = packet.decode(buffer)
+        read = gs.decode(buffer, d=x.shape[1], dtype=x.dtype)
         assert (read.run, read.round, read.client) == (2**32 - 1, round, 5 + row)
-        assert torch.equal(read.messages[0].dense(), message.dense()[row : row + 1])
+        assert torch.equal(read.dense(), message.dense()[row : row + 1])
+
+
+@pytest.mark.parametrize("bits", [2, 7, 8, 20, 30, 31])
+def test_wide_levels_survive(bits: int) -> None:
+    x = torch.zeros(1, 30, dtype=torch.float64)
+    x[0, :9] = torch.tensor([1e-9, 1e-6, 1e-3, 0.1, 0.3, 0.5, -0.7, 1.0, -2.0])
+    for vector in (x, x[:, :9]):
+        message = gs.gsgd(bits)(vector, seed=0)
+        for codec in CODECS:
+            assert torch.equal(gs.decode(message.encode(codec)[0]).dense(), message.dense())
+
+
+def test_the_interface_of_a_message() -> None:
+    x = torch.randn(3, 50)
+    message = gs.gsgd(5)(x, seed=0)
+    for codec in CODECS:
+        packets = message.encode(codec=codec)
+        assert message.num_bits(codec=codec).tolist() == [8 * len(p) for p in packets]
+        assert torch.equal(gs.decode(packets[0]).dense(), message.dense()[0:1])
+    auto, fixed, entropy = (message.num_bits(codec=codec) for codec in ("auto", "fixed", "entropy"))
+    assert (auto == np.minimum(fixed, entropy)).all()
+    with pytest.raises(gs.InputError, match="`codec` must be one of"):
+        message.encode("zip")  # type: ignore[arg-type]
+
+
+def test_the_receiver_says_what_it_expects() -> None:
+    (buffer,) = gs.top_k(1)(torch.ones(1, 30)).encode()
+    assert gs.decode(buffer, d=30, dtype=torch.float32, max_bytes=120).dense().sum() == 1
+    cases: tuple[tuple[dict[str, Any], str], ...] = (
+        ({"d": 31}, "31 coordinates were expected, but the packet is of 30"),
+        ({"dtype": torch.float64}, "float64 was expected, but the packet is of torch.float32"),
+        ({"max_bytes": 119}, "stands for 120 bytes of numbers, above the limit of 119"),
+    )
+    for expected, said in cases:
+        with pytest.raises(CodecError, match=said):
+            gs.decode(buffer, **expected)
+
+
+def test_a_claim_beyond_reason_is_refused_before_anything_is_made() -> None:
+    huge = packet.encode([gs.top_k(1)(torch.ones(1, 1))], clients=[0])[0]
+    reader = bytearray(huge[:-4])
+    at = reader.index(varint(1), 6)  # d, a varint of 1, becomes 2^40
+    reader[at : at + 1] = varint(2**40)
+    with pytest.raises(CodecError, match="above the limit"):
+        gs.decode(bytes(reader) + zlib.crc32(bytes(reader)).to_bytes(4, "little"))
 
 
 @given(width=st.integers(0, 40), count=st.integers(0, 40), data=st.data())
@@ -48,51 +105,92 @@ def test_bits_pack_and_unpack(width: int, count: int, data: st.DataObject) -> No
         assert unpack(packed[row].tobytes(), count, width).tolist() == values[row].tolist()
 
 
-PACKET = packet.encode([gs.gsgd(5)(torch.randn(1, 20), seed=0), gs.top_k(3)(torch.randn(1, 20))], clients=[300])[0]
+def packets_of_all_kinds() -> list[bytes]:
+    x = torch.randn(1, 40, generator=torch.Generator().manual_seed(0))
+    x[0, 5:30] = 0
+    found = [
+        packet.encode([c(x, seed=1), c(x, seed=2)], run=5, round=300, clients=[300], codec=codec)[0]
+        for c in COMPRESSORS
+        for codec in ("fixed", "entropy")
+    ]
+    wide = torch.randn(1, 400, generator=torch.Generator().manual_seed(1))
+    return [*found, gs.gsgd(9)(wide, seed=0).encode("entropy")[0], gs.top_k(30)(wide).encode("entropy")[0]]
+
+
+PACKETS = packets_of_all_kinds()
 
 
 @given(st.binary(max_size=200))
 @example(b"")
-@settings(max_examples=500)
+@settings(max_examples=2000, deadline=None)
 def test_random_bytes_are_refused(buffer: bytes) -> None:
     with pytest.raises(CodecError):
-        packet.decode(buffer)
+        gs.decode(buffer)
 
 
-@given(st.integers(0, 8 * len(PACKET) - 1))
-def test_a_flipped_bit_is_noticed(bit: int) -> None:
-    damaged = bytearray(PACKET)
-    damaged[bit // 8] ^= 1 << bit % 8
-    with pytest.raises(CodecError):
-        packet.decode(bytes(damaged))
+@pytest.mark.parametrize("number", range(len(PACKETS)))
+def test_flipped_bits_and_cuts_are_noticed(number: int) -> None:
+    """Every single bit, every length."""
+    whole = PACKETS[number]
+    gs.decode(whole)
+    for bit in range(8 * len(whole)):
+        damaged = bytearray(whole)
+        damaged[bit // 8] ^= 1 << bit % 8
+        with pytest.raises(CodecError):
+            gs.decode(bytes(damaged))
+    for cut in range(len(whole)):
+        with pytest.raises(CodecError):
+            gs.decode(whole[:cut])
+        with pytest.raises(CodecError):
+            gs.decode(whole + whole[: cut + 1])
 
 
-@pytest.mark.parametrize("cut", range(len(PACKET)))
-def test_a_cut_packet_is_noticed(cut: int) -> None:
-    with pytest.raises(CodecError):
-        packet.decode(PACKET[:cut])
-    with pytest.raises(CodecError):
-        packet.decode(PACKET + PACKET[: cut + 1])
+def with_checksum(body: bytes) -> bytes:
+    return body + zlib.crc32(body).to_bytes(4, "little")
 
 
-@given(at=st.integers(2, len(PACKET) - 5), value=st.integers(0, 255))
-@settings(max_examples=500)
-def test_a_lie_with_a_right_checksum_is_refused_or_harmless(at: int, value: int) -> None:
-    """An attacker can compute CRC-32, so every field is checked on its own as well."""
-    import zlib
-
-    body = bytearray(PACKET[:-4])
-    body[at] = value
+@given(data=st.data())
+@settings(max_examples=10_000, deadline=None)
+def test_a_lie_with_a_right_checksum_is_refused_or_is_another_message(data: st.DataObject) -> None:
+    """An attacker can compute CRC-32: every field is checked on its own, and what passes is finite and in bounds."""
+    body = bytearray(data.draw(st.sampled_from(PACKETS))[:-4])
+    for _ in range(data.draw(st.integers(1, 4))):
+        at = data.draw(st.integers(1, len(body) - 1))
+        action = data.draw(st.sampled_from(["set", "cut", "insert"]))
+        if action == "set":
+            body[at] = data.draw(st.integers(0, 255))
+        elif action == "cut" and len(body) > 20:
+            del body[at : at + data.draw(st.integers(1, 5))]
+        else:
+            body[at:at] = data.draw(st.binary(max_size=5))
+        if len(body) < 3:
+            return
     try:
-        read = packet.decode(bytes(body) + zlib.crc32(bytes(body)).to_bytes(4, "little"))
+        read = gs.decode(with_checksum(bytes(body)), max_bytes=1 << 16)
     except CodecError:
         return
     for message in read.messages:
-        assert torch.isfinite(message.dense()).all()
+        dense = message.dense()
+        assert dense.shape[0] == 1
+        assert torch.isfinite(dense).all()
 
 
 def test_figure_1_packet() -> None:
-    """Two gsgd_5 messages of 124 coordinates: 6 bits a level, 4 bytes a norm, 20 bytes of header."""
+    """Two gsgd_5 messages of 124 coordinates: 6 bits a level, 4 bytes a norm, 18 bytes around them."""
     x = torch.randn(1, 124)
     both = [gs.gsgd(5)(x, seed=0), gs.gsgd(5)(x, seed=1)]
-    assert packet.sizes(both, 100, [0]).tolist() == [2 * (4 + 93) + 20]
+    assert packet.sizes(both, 100, [0]).tolist() == [2 * (4 + 93) + 18]
+
+
+def test_encoding_what_cannot_be() -> None:
+    message = gs.identity()(torch.ones(2, 3))
+    cases: tuple[tuple[dict[str, Any], str], ...] = (
+        ({"messages": [], "clients": [0]}, "1 to 15 messages"),
+        ({"messages": [message] * 16, "clients": [0, 1]}, "1 to 15 messages"),
+        ({"messages": [message], "clients": [0]}, "2 rows"),
+        ({"messages": [message], "clients": [0, 1], "run": 2**32}, "`run`"),
+        ({"messages": [message], "clients": [0, -1]}, "`client`"),
+    )
+    for arguments, said in cases:
+        with pytest.raises(gs.InputError, match=said):
+            packet.encode(**arguments)

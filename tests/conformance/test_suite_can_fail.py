@@ -10,6 +10,7 @@ import gossamer as gs
 from gossamer.algorithms.base import Round
 from gossamer.algorithms.dsgd import DSGDState
 from gossamer.compression.dense import Dense
+from gossamer.compression.layout import Layout
 from gossamer.streams import Draw
 from gossamer.testing import check_compressor, check_method
 
@@ -27,39 +28,45 @@ class Wrong(gs.Compressor):
     def is_deterministic(self) -> bool:
         return True
 
-    def compress(self, x: Tensor, draw: Draw) -> Dense:
+    def compress(self, x: Tensor, draw: Draw, layout: Layout) -> Dense:
         return Dense(x / 2)
 
 
 class InPlace(Wrong):
-    def compress(self, x: Tensor, draw: Draw) -> Dense:
+    def compress(self, x: Tensor, draw: Draw, layout: Layout) -> Dense:
         return Dense(x.mul_(0.5))
 
 
 class MixesRows(Wrong):
-    def compress(self, x: Tensor, draw: Draw) -> Dense:
+    def compress(self, x: Tensor, draw: Draw, layout: Layout) -> Dense:
         return Dense(x / 2 * (x.sum() != 0) + 0 * x + (len(x) > 3) * x / 4)
 
 
 class MovesZero(Wrong):
-    def compress(self, x: Tensor, draw: Draw) -> Dense:
+    def compress(self, x: Tensor, draw: Draw, layout: Layout) -> Dense:
         return Dense(x + 1e-3)
 
 
 class Unsteady(Wrong):
-    def compress(self, x: Tensor, draw: Draw) -> Dense:
+    def compress(self, x: Tensor, draw: Draw, layout: Layout) -> Dense:
         return Dense(x * torch.rand_like(x))
+
+
+class Biased(Wrong):
+    def omega(self, d: int) -> float:
+        return 0.25
 
 
 @pytest.mark.parametrize(
     ("compressor", "fault"),
     [
-        (Wrong(0.8), "states alpha = 0.8"),
+        (Wrong(0.8), r"promises to lose at most 0\.2000"),
         (Wrong(1.5), "not in"),
         (InPlace(0.75), "changes its input"),
         (MixesRows(0.5), "depend on other rows"),
         (MovesZero(0.5), "zero vector"),
         (Unsteady(0.1), "differs for the same seed"),
+        (Biased(0.75), "its mean is not x"),
     ],
 )
 def test_faulty_compressor(compressor: gs.Compressor, fault: str) -> None:

@@ -61,14 +61,25 @@ def test_metrics_are_what_they_say() -> None:
 def test_bits_are_counted_in_packets() -> None:
     star = gs.mixing_matrix(nx.star_graph(5))
     run = gs.simulate(gs.DSGD(lr=0.1), PROBLEM, star, rounds=10, eval_every=1)
-    header = (
-        2 + 4 + 1 + 1 + 1 + 1 + 3 + 4
-    )  # magic, run, round, client, d, dtype and count; kind, parameter, length; CRC
+    header = 1 + 4 + 1 + 1 + 1 + 1 + 1 + 4  # magic, run, round, client, d, dtype and count; kind; CRC
     packet = 8 * (header + 8 * 4)
     assert run.frame.packets.tolist() == list(range(11))
     assert run.frame.bits.tolist() == [packet * t for t in range(11)]
     assert run.frame.bits_total.tolist() == [packet * 10 * t for t in range(11)], "5 edges, both ways"
     assert run.frame.bits_paper.tolist() == [32 * 8 * t for t in range(11)]
+
+
+def test_entropy_coded_bits_are_counted_by_encoding() -> None:
+    fixed, entropy, auto = (
+        gs.simulate([BEER], PROBLEM, MIXING, rounds=20, batch_size=4, seed=[0, 1], codec=codec, eval_every=1)
+        for codec in ("fixed", "entropy", "auto")
+    )
+    for a, b, c in zip(fixed, entropy, auto, strict=True):
+        assert torch.equal(a.x, b.x)
+        assert (c.frame.bits <= np.minimum(a.frame.bits, b.frame.bits)).all()
+        assert a.final.bits_paper == b.final.bits_paper
+    assert entropy[0].final.bits != entropy[1].final.bits, "every seed has its own"
+    assert entropy[0].final.bits_total == pytest.approx(2 * 6 * entropy[0].final.bits)
 
 
 def test_several_methods_and_seeds_in_one_call() -> None:
@@ -180,6 +191,7 @@ def test_a_seed_that_diverges_does_not_stop_the_others() -> None:
         ({"x0": torch.zeros(3)}, r"shape \(8,\) or \(6, 8\), got \(3,\)"),
         ({"x0": torch.full((8,), torch.nan)}, "`x0` must be finite"),
         ({"x0": "ones"}, "'uniform' or 'normal'"),
+        ({"codec": "zip"}, "`codec` must be one of 'fixed', 'entropy', 'auto'; got 'zip'"),
         ({"method": gs.DSGD}, "such as gossamer.DSGD"),
         ({"method": []}, "at least one method"),
         ({"mixing": gs.mixing_matrix(gs.ring(5))}, "6 clients, but the mixing matrix 5"),

@@ -3,24 +3,33 @@
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Literal, Self
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from gossamer.errors import InputError, NonFiniteError
+from gossamer.compression.layout import Layout
+from gossamer.compression.wire import Reader
+from gossamer.errors import InputError, NonFiniteError, check_choice
 from gossamer.streams import Draw, Streams
+
+Codec = Literal["fixed", "entropy", "auto"]
+CODECS: tuple[Codec, ...] = ("fixed", "entropy", "auto")
+Payload = tuple[bool, bytes]  # whether it is entropy-coded, and the bytes
 
 
 class Message(ABC):
     """What a compressor yields for (rows, d) numbers, and what the neighbours can rebuild from its bytes.
 
-    A message class is a frozen dataclass of tensors whose first dimension is rows. It owns its codec: `payloads`
-    writes one row's bytes, `parse` reads them back exactly, `payload_size` says their number without encoding.
+    A message class is a frozen dataclass of tensors whose first dimension is rows. It owns its codecs: `fixed` and
+    `entropy` write each row's payload, `parse` reads one back exactly, `payload_size` says the length of a
+    fixed-width one without encoding it.
     """
 
     kind: ClassVar[int]
-    """The byte that names this class in a packet; other packages take 128 and above."""
+    """The number, 1 to 127, that names this class in a packet; other packages take 64 and above."""
 
     @property
     @abstractmethod
@@ -36,22 +45,25 @@ class Message(ABC):
     def _dense(self) -> Tensor:
         """Rebuild the (rows, d) numbers."""
 
-    @property
     @abstractmethod
-    def parameter(self) -> int:
-        """The one non-negative integer that the receiver needs beside d and the dtype (bits, k, ...); 0 if none."""
+    def times(self, factor: float) -> Self:
+        """The message for `factor` times the numbers."""
 
     @abstractmethod
     def payload_size(self) -> int:
         """Bytes of one row's payload in fixed width; every row has the same."""
 
     @abstractmethod
-    def payloads(self) -> list[bytes]:
-        """The payload of each row."""
+    def fixed(self) -> list[bytes]:
+        """The payload of each row in fixed width."""
+
+    def entropy(self) -> list[bytes] | None:
+        """The entropy-coded payload of each row; None where there is nothing to gain."""
+        return None
 
     @classmethod
     @abstractmethod
-    def parse(cls, payload: bytes, parameter: int, d: int, dtype: torch.dtype) -> Self:
+    def parse(cls, reader: Reader, entropy: bool, d: int, dtype: torch.dtype) -> Self:
         """The one-row message that a payload encodes; a CodecError where it does not encode one."""
 
     @property
@@ -66,6 +78,32 @@ class Message(ABC):
     def dense(self) -> Tensor:
         """The (rows, d) numbers that the neighbours add; rebuilt once, so treat them as read-only."""
         return self._rebuilt
+
+    def payloads(self, codec: Codec) -> list[Payload]:
+        """Each row's payload under a codec; `"auto"` takes the shorter, row by row."""
+        check_choice("codec", codec, CODECS)
+        coded = None if codec == "fixed" else self.entropy()
+        if coded is None:
+            return [(False, payload) for payload in self.fixed()]
+        if codec == "entropy":
+            return [(True, payload) for payload in coded]
+        size = self.payload_size()
+        if all(len(payload) < size for payload in coded):
+            return [(True, payload) for payload in coded]
+        pairs = zip(self.fixed(), coded, strict=True)
+        return [(len(short) < size, short if len(short) < size else plain) for plain, short in pairs]
+
+    def encode(self, codec: Codec = "fixed") -> list[bytes]:
+        """One packet a row, with this message alone."""
+        from gossamer.compression import packet  # a packet knows every kind of message, and so comes after them
+
+        return packet.encode([self], clients=range(self.shape[0]), codec=codec)
+
+    def num_bits(self, codec: Codec = "fixed") -> npt.NDArray[np.int64]:
+        """8 x the length of each row's packet."""
+        from gossamer.compression import packet
+
+        return 8 * packet.sizes([self], 0, range(self.shape[0]), codec)
 
 
 class Compressor(ABC):
@@ -85,7 +123,11 @@ class Compressor(ABC):
 
     @abstractmethod
     def alpha(self, d: int) -> float:
-        """The contraction constant for vectors of d coordinates, in (0, 1]."""
+        """The contraction constant for vectors of d coordinates, in (0, 1]; an InputError if C is no contraction."""
+
+    def omega(self, d: int) -> float | None:
+        """If E C(x) = x: the smallest known omega with E||C(x) - x||^2 <= omega ||x||^2. None if C is biased."""
+        return None
 
     @property
     @abstractmethod
@@ -93,21 +135,34 @@ class Compressor(ABC):
         """Whether the message is a function of the input alone."""
 
     @abstractmethod
-    def compress(self, x: Tensor, draw: Draw) -> Message:
-        """The message for finite rows `x`; random compressors take their numbers from `draw`."""
+    def compress(self, x: Tensor, draw: Draw, layout: Layout) -> Message:
+        """The message for finite rows `x`; norms are taken over each block of `layout`.
+
+        `layout.split(x)` gives the blocks as rows of their own. Random compressors take their numbers from `draw`.
+        """
 
     def __call__(self, x: Tensor, draw: Draw | None = None, *, seed: int | None = None) -> Message:
         """Compress each row of `x` (rows, d); outside a run, `seed` stands for the rows' streams."""
-        if x.dim() != 2 or x.shape[1] == 0 or x.dtype not in (torch.float32, torch.float64):
-            raise InputError(
-                f"A compressor takes a (rows, d) tensor of float32 or float64, got {tuple(x.shape)} of {x.dtype}."
-            )
+        if not isinstance(x, Tensor) or x.dim() != 2 or 0 in x.shape or x.dtype not in (torch.float32, torch.float64):
+            got = f"{tuple(x.shape)} of {x.dtype}" if isinstance(x, Tensor) else type(x).__name__
+            raise InputError(f"A compressor takes a (rows, d) tensor of float32 or float64, got {got}.")
+        x = x.detach()
         check_finite(x, "The vector to compress")
         if draw is None:
             if seed is None and not self.is_deterministic:
                 raise InputError(f"{self} is random: pass `seed=`, for example seed=0.")
             draw = Streams([seed or 0], range(x.shape[0]), x.device).at(0, "compress")
-        return self.compress(x, draw)
+        return self.compress(x, draw, Layout(x.shape[1], x.shape[1]))
+
+
+def contraction(compressor: Compressor, d: int, omega: float) -> float:
+    """The alpha of an unbiased compressor: 1 - omega, where that is above 0."""
+    if omega >= 1:
+        raise InputError(
+            f"{compressor} is no contraction for {d} coordinates: it is unbiased with omega = {omega:.3g}, and only "
+            f"omega below 1 contracts; use scaled({compressor})."
+        )
+    return 1 - omega
 
 
 def check_finite(x: Tensor, what: str) -> None:

@@ -1,11 +1,14 @@
 """Unsigned integers of a fixed number of bits, packed one after another (lowest bit first)."""
 
+from functools import cache
+
 import numpy as np
 import numpy.typing as npt
 
 from gossamer.errors import CodecError
 
 _GROUP = 8  # eight values of w bits fill w bytes exactly
+Bytes = npt.NDArray[np.uint8]
 
 
 def packed_size(count: int, width: int) -> int:
@@ -13,42 +16,81 @@ def packed_size(count: int, width: int) -> int:
     return -(-count * width // 8)
 
 
-def pack(values: npt.NDArray[np.integer], width: int) -> npt.NDArray[np.uint8]:
+def pack(values: npt.NDArray[np.integer], width: int) -> Bytes:
     """Pack each row of (rows, count) values below 2**width into packed_size(count, width) bytes."""
     rows, count = values.shape
     groups = -(-count // _GROUP)
-    padded = np.zeros((rows, groups * _GROUP), np.uint64)
-    padded[:, :count] = values
-    lanes = padded.reshape(rows, groups, _GROUP)
-    out = np.zeros((rows, groups, width), np.uint8)
-    for lane in range(_GROUP):
-        start, end = lane * width, (lane + 1) * width
-        for byte in range(start // 8, -(-end // 8)):
-            shift = byte * 8 - start
-            value = lanes[:, :, lane]
-            part = value >> np.uint64(shift) if shift >= 0 else value << np.uint64(-shift)
-            out[:, :, byte] |= (part & np.uint64(255)).astype(np.uint8)
+    lanes = np.zeros((rows, groups * _GROUP), np.uint8 if width <= 8 else np.uint64)
+    lanes[:, :count] = values
+    out = _pack_bytes(lanes, width) if width <= 8 else _pack_words(lanes.reshape(rows, groups, _GROUP), width)
     return out.reshape(rows, groups * width)[:, : packed_size(count, width)]
 
 
-def unpack(payload: bytes, count: int, width: int) -> npt.NDArray[np.int64]:
+def unpack(payload: bytes, count: int, width: int) -> npt.NDArray[np.integer]:
     """The `count` values that `pack` wrote; padding bits must be zero, so that one message has one encoding."""
     if len(payload) != packed_size(count, width):
         raise CodecError(f"{count} values of {width} bits take {packed_size(count, width)} bytes, got {len(payload)}.")
     groups = -(-count // _GROUP)
     data = np.zeros(groups * width, np.uint8)
     data[: len(payload)] = np.frombuffer(payload, np.uint8)
-    grouped = data.reshape(groups, width).astype(np.uint64)
-    values = np.zeros((groups, _GROUP), np.uint64)
-    for lane in range(_GROUP):
-        start, end = lane * width, (lane + 1) * width
-        for byte in range(start // 8, -(-end // 8)):
-            shift = byte * 8 - start
-            part = grouped[:, byte] << np.uint64(shift) if shift >= 0 else grouped[:, byte] >> np.uint64(-shift)
-            values[:, lane] |= part
-    values &= np.uint64((1 << width) - 1)
-    flat = values.reshape(-1).astype(np.int64)
-    used = count * width % 8
-    if flat[count:].any() or (used and len(payload) and payload[-1] >> used):
+    grouped = data.reshape(groups, width)
+    flat = (_unpack_bytes(grouped, width) if width <= 8 else _unpack_words(grouped, width)).reshape(-1)
+    if flat[count:].any() or (count * width % 8 and payload[-1] >> (count * width % 8)):
         raise CodecError("The padding after the last value is not zero.")
     return flat[:count]
+
+
+# Up to eight bits: eight values are the bytes of one 64-bit word, and three steps push neighbours together: pairs into
+# 2w bits, pairs of pairs into 4w, all into 8w. A step touches every word once, in place of every value.
+
+
+@cache
+def _steps(width: int) -> list[tuple[np.uint64, np.uint64, np.uint64]]:
+    """For each step: how far the upper half of a lane moves, and the masks of lower and moved upper halves."""
+    steps = []
+    for lane, filled in ((16, width), (32, 2 * width), (64, 4 * width)):
+        low = sum(((1 << filled) - 1) << at for at in range(0, 64, lane))
+        steps.append((np.uint64(lane // 2 - filled), np.uint64(low), np.uint64((low << filled) & (2**64 - 1))))
+    return steps
+
+
+def _pack_bytes(lanes: npt.NDArray[np.uint8], width: int) -> Bytes:
+    words = lanes.view("<u8")
+    for shift, lower, upper in _steps(width):
+        words = words & lower | (words >> shift) & upper
+    return np.ascontiguousarray(words.view(np.uint8).reshape(-1, 8)[:, :width])
+
+
+def _unpack_bytes(grouped: Bytes, width: int) -> Bytes:
+    spread = np.zeros((len(grouped), 8), np.uint8)
+    spread[:, :width] = grouped
+    words = spread.view("<u8")[:, 0]
+    for shift, lower, upper in reversed(_steps(width)):
+        words = words & lower | (words & upper) << shift
+    return words.view(np.uint8)
+
+
+def _pack_words(lanes: npt.NDArray[np.uint64], width: int) -> Bytes:
+    out = np.zeros((*lanes.shape[:2], width), np.uint8)
+    for lane, byte, shift in _overlaps(width):
+        value = lanes[:, :, lane]
+        part = value >> np.uint64(shift) if shift >= 0 else value << np.uint64(-shift)
+        out[:, :, byte] |= part.astype(np.uint8)
+    return out
+
+
+def _unpack_words(grouped: Bytes, width: int) -> npt.NDArray[np.int64]:
+    values = np.zeros((len(grouped), _GROUP), np.uint64)
+    for lane, byte, shift in _overlaps(width):
+        part = grouped[:, byte].astype(np.uint64)
+        values[:, lane] |= part << np.uint64(shift) if shift >= 0 else part >> np.uint64(-shift)
+    return (values & np.uint64((1 << width) - 1)).astype(np.int64)
+
+
+def _overlaps(width: int) -> list[tuple[int, int, int]]:
+    """Each value and byte of a group that share bits, and how far the byte's first bit is from the value's."""
+    return [
+        (lane, byte, byte * 8 - lane * width)
+        for lane in range(_GROUP)
+        for byte in range(lane * width // 8, -(-(lane + 1) * width // 8))
+    ]

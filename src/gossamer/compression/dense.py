@@ -3,16 +3,14 @@
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from gossamer.compression.base import Compressor, Message
-from gossamer.errors import CodecError
+from gossamer.compression.layout import Layout
+from gossamer.compression.wire import Reader, float_bytes
 from gossamer.registry import compressors
 from gossamer.streams import Draw
-
-_LITTLE_ENDIAN = {torch.float32: "<f4", torch.float64: "<f8"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,23 +33,22 @@ class Dense(Message):
     def _dense(self) -> Tensor:
         return self.values
 
-    @property
-    def parameter(self) -> int:
-        """None is needed."""
-        return 0
+    def times(self, factor: float) -> Self:
+        """Every value times the factor."""
+        return type(self)(self.values * factor)
 
     def payload_size(self) -> int:
         """4 or 8 bytes a coordinate."""
         return self.shape[1] * self.values.element_size()
 
-    def payloads(self) -> list[bytes]:
+    def fixed(self) -> list[bytes]:
         """The values of each row, little-endian."""
-        return floats_to_bytes(self.values)
+        return float_bytes(self.values)
 
     @classmethod
-    def parse(cls, payload: bytes, parameter: int, d: int, dtype: torch.dtype) -> Self:
+    def parse(cls, reader: Reader, entropy: bool, d: int, dtype: torch.dtype) -> Self:
         """Read the values back."""
-        return cls(floats_from_bytes(payload, d, dtype)[None])
+        return cls(torch.from_numpy(reader.floats(d, dtype)[None]))
 
     @property
     def bits_paper(self) -> int:
@@ -68,27 +65,15 @@ class identity(Compressor):
         """1: nothing is lost."""
         return 1.0
 
+    def omega(self, d: int) -> float:
+        """0."""
+        return 0.0
+
     @property
     def is_deterministic(self) -> bool:
         """Yes."""
         return True
 
-    def compress(self, x: Tensor, draw: Draw) -> Dense:
+    def compress(self, x: Tensor, draw: Draw, layout: Layout) -> Dense:
         """The rows themselves; no copy, since nothing in the library changes a tensor in place."""
         return Dense(x)
-
-
-def floats_to_bytes(values: Tensor) -> list[bytes]:
-    """Each row of (rows, k) floats as little-endian bytes."""
-    array = values.detach().cpu().numpy().astype(_LITTLE_ENDIAN[values.dtype], copy=False)
-    return [row.tobytes() for row in array]
-
-
-def floats_from_bytes(payload: bytes, count: int, dtype: torch.dtype) -> Tensor:
-    """The `count` finite floats in `payload`."""
-    if len(payload) != count * dtype.itemsize:
-        raise CodecError(f"{count} values of {dtype} take {count * dtype.itemsize} bytes, got {len(payload)}.")
-    array = np.frombuffer(payload, _LITTLE_ENDIAN[dtype]).astype(_LITTLE_ENDIAN[dtype][1:])
-    if not np.isfinite(array).all():
-        raise CodecError("A value in the payload is NaN or infinite.")
-    return torch.from_numpy(array)

@@ -1,35 +1,41 @@
 """The packet: all that one client sends each neighbour in one exchange, and the unit in which bits are counted.
 
-    b"G" | version | run (4 bytes) | round* | client* | d* | dtype and number of messages
-    for each message:  kind | parameter* | payload length*
+    0xB1 (magic and version) | run (4 bytes) | round* | client* | d* | dtype and number of messages
+    for each message:  kind, +128 if entropy-coded | payload length* (not for the last)
     the payloads | CRC-32 of all before it
 
-Starred numbers are varints (7 bits a byte, lowest first), the others little-endian. Nothing read from the network is
-trusted: `decode` checks every field before it uses it, and the checksum first of all.
+Starred numbers are varints, the others little-endian. Nothing read from the network is trusted: `decode` checks every
+field before it uses it, and the checksum first of all.
 """
 
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import Tensor
 
-from gossamer.compression.base import Message
+from gossamer.compression.base import Codec, Message
 from gossamer.compression.dense import Dense
 from gossamer.compression.dithering import Levels
-from gossamer.compression.sparse import Sparse
-from gossamer.errors import CodecError
+from gossamer.compression.natural import Powers
+from gossamer.compression.sign import Signs
+from gossamer.compression.sparse import Seeded, Sparse
+from gossamer.compression.wire import Reader, varint, varint_size
+from gossamer.errors import CodecError, InputError, check_integer
 
-_MAGIC = b"G\x01"
-_FIXED = len(_MAGIC) + 4 + 1 + 4  # magic and version, run, dtype and count, checksum
+_FIRST = 0xB1
+_FIXED = 1 + 4 + 1 + 4  # magic and version, run, dtype and count, checksum
 _DTYPES = {0: torch.float32, 1: torch.float64}
-_MOST_MESSAGES = 16
-_MOST_COORDINATES = 1 << 40
+_CODED = 128
+_MOST_MESSAGES = 15
+_MOST_BYTES = 1 << 28
 
-message_kinds: dict[int, type[Message]] = {m.kind: m for m in (Dense, Levels, Sparse)}
-"""Which class reads which kind of message; other packages add theirs, from 128 on."""
+message_kinds: dict[int, type[Message]] = {m.kind: m for m in (Dense, Levels, Sparse, Signs, Powers, Seeded)}
+"""Which class reads which kind of message; other packages add theirs, from 64 to 127."""
 
 
 @dataclass(frozen=True)
@@ -41,90 +47,111 @@ class Packet:
     client: int
     messages: tuple[Message, ...]
 
-
-def sizes(messages: Sequence[Message], round: int, clients: Sequence[int]) -> npt.NDArray[np.int64]:
-    """The length in bytes of each client's packet, without encoding it."""
-    d = messages[0].shape[1]
-    shared = _FIXED + _varint_size(round) + _varint_size(d)
-    for message in messages:
-        size = message.payload_size()
-        shared += 1 + _varint_size(message.parameter) + _varint_size(size) + size
-    return np.array([shared + _varint_size(client) for client in clients], np.int64)
+    def dense(self) -> Tensor:
+        """The numbers of a packet that holds one message, (1, d)."""
+        if len(self.messages) != 1:
+            raise CodecError(f"The packet holds {len(self.messages)} messages; take `messages[i].dense()`.")
+        return self.messages[0].dense()
 
 
-def encode(messages: Sequence[Message], *, run: int = 0, round: int = 0, clients: Sequence[int]) -> list[bytes]:
+def sizes(
+    messages: Sequence[Message], round: int, clients: Sequence[int], codec: Codec = "fixed"
+) -> npt.NDArray[np.int64]:
+    """The length in bytes of each row's packet; in fixed width it is known without encoding.
+
+    `clients` are the clients of the first rows; further rows (more seeds) repeat them.
+    """
+    rows, d = messages[0].shape
+    total = np.full(rows, _FIXED + varint_size(round) + varint_size(d) + len(messages))
+    total += np.resize([varint_size(client) for client in clients], rows)
+    for number, message in enumerate(messages, 1):
+        if codec == "fixed":
+            size = message.payload_size()
+            total += size + (varint_size(size) if number < len(messages) else 0)
+        else:
+            lengths = [len(payload) for _, payload in message.payloads(codec)]
+            total += [n + (varint_size(n) if number < len(messages) else 0) for n in lengths]
+    return total
+
+
+def encode(
+    messages: Sequence[Message], *, run: int = 0, round: int = 0, clients: Sequence[int], codec: Codec = "fixed"
+) -> list[bytes]:
     """One packet a row; row r is the packet of `clients[r]`."""
+    if not 1 <= len(messages) <= _MOST_MESSAGES:
+        raise InputError(f"A packet holds 1 to {_MOST_MESSAGES} messages, got {len(messages)}.")
+    if len(clients) != messages[0].shape[0]:
+        raise InputError(f"The messages have {messages[0].shape[0]} rows, but {len(clients)} clients were named.")
+    check_integer("run", run, 0, 2**32 - 1)
+    check_integer("round", round, 0, 2**63 - 1)
+    check_integer("client", min(clients), 0)
     d, dtype = messages[0].shape[1], messages[0].dtype
     code = next(number for number, known in _DTYPES.items() if known == dtype)
-    payloads = [message.payloads() for message in messages]
+    payloads = [message.payloads(codec) for message in messages]
+    start = bytes([_FIRST]) + run.to_bytes(4, "little") + varint(round)
+    middle = varint(d) + bytes([code << 4 | len(messages)])
     packets = []
     for row, client in enumerate(clients):
-        parts = [_MAGIC, run.to_bytes(4, "little"), _varint(round), _varint(client), _varint(d)]
-        parts.append(bytes([code << 4 | len(messages)]))
-        for message, payload in zip(messages, payloads, strict=True):
-            parts += [bytes([message.kind]), _varint(message.parameter), _varint(len(payload[row]))]
-        parts += [payload[row] for payload in payloads]
+        parts = [start, varint(client), middle]
+        for number, (message, payload) in enumerate(zip(messages, payloads, strict=True), 1):
+            coded, data = payload[row]
+            parts.append(bytes([message.kind + _CODED * coded]))
+            if number < len(messages):
+                parts.append(varint(len(data)))
+        parts += [payload[row][1] for payload in payloads]
         body = b"".join(parts)
         packets.append(body + zlib.crc32(body).to_bytes(4, "little"))
     return packets
 
 
-def decode(buffer: bytes) -> Packet:
-    """The packet in `buffer`, or a CodecError that says what is wrong with it."""
+def decode(
+    buffer: bytes, *, d: int | None = None, dtype: torch.dtype | None = None, max_bytes: int = _MOST_BYTES
+) -> Packet:
+    """The packet in `buffer`, or a CodecError that says what is wrong with it.
+
+    Args:
+        buffer: The bytes of one packet.
+        d: How many coordinates are expected; another number is refused.
+        dtype: The type that is expected; another is refused.
+        max_bytes: Refuse messages whose numbers would take more memory than this together.
+    """
     buffer = bytes(buffer)
-    if len(buffer) < _FIXED:
-        raise CodecError(f"A packet has at least {_FIXED} bytes, got {len(buffer)}.")
-    if buffer[:2] != _MAGIC:
-        raise CodecError(f"A packet begins with {_MAGIC!r}, got {buffer[:2]!r}.")
+    if len(buffer) < _FIXED + 4:
+        raise CodecError(f"A packet has at least {_FIXED + 4} bytes, got {len(buffer)}.")
+    if buffer[0] != _FIRST:
+        raise CodecError(f"A packet of this version begins with {_FIRST:#x}, got {buffer[0]:#x}.")
     body, checksum = buffer[:-4], int.from_bytes(buffer[-4:], "little")
     if zlib.crc32(body) != checksum:
         raise CodecError("The checksum of the packet does not fit its bytes.")
-    reader = _Reader(body, len(_MAGIC))
+    reader = Reader(body, 1)
     run = int.from_bytes(reader.take(4), "little")
-    round, client, d = reader.varint(), reader.varint(), reader.varint()
+    round, client, found = reader.varint(), reader.varint(), reader.varint()
     code, count = divmod(reader.take(1)[0], 16)
-    if code not in _DTYPES or not 1 <= count <= _MOST_MESSAGES or not 1 <= d <= _MOST_COORDINATES:
-        raise CodecError(f"The header is impossible: dtype {code}, {count} messages, {d} coordinates.")
-    heads = [(reader.take(1)[0], reader.varint(), reader.varint()) for _ in range(count)]
+    if code not in _DTYPES or count == 0 or found == 0:
+        raise CodecError(f"The header is impossible: dtype {code}, {count} messages, {found} coordinates.")
+    if d is not None and found != d:
+        raise CodecError(f"{d} coordinates were expected, but the packet is of {found}.")
+    if dtype is not None and _DTYPES[code] != dtype:
+        raise CodecError(f"{dtype} was expected, but the packet is of {_DTYPES[code]}.")
+    if (claim := prod((count, found, _DTYPES[code].itemsize))) > max_bytes:
+        raise CodecError(f"The packet stands for {claim:,} bytes of numbers, above the limit of {max_bytes:,}.")
+    heads = []
+    for number in range(1, count + 1):
+        coded, kind = divmod(reader.take(1)[0], _CODED)
+        heads.append((kind, coded, reader.varint() if number < count else None))
     messages = []
-    for kind, parameter, length in heads:
+    for kind, coded, length in heads:
         if kind not in message_kinds:
             raise CodecError(f"Messages of kind {kind} are unknown here.")
-        messages.append(message_kinds[kind].parse(reader.take(length), parameter, d, _DTYPES[code]))
-    if reader.at != len(body):
-        raise CodecError(f"{len(body) - reader.at} bytes follow the last message.")
+        payload = Reader(reader.rest() if length is None else reader.take(length))
+        messages.append(_parse(message_kinds[kind], payload, bool(coded), found, _DTYPES[code]))
+    reader.end()
     return Packet(run, round, client, tuple(messages))
 
 
-class _Reader:
-    def __init__(self, data: bytes, at: int) -> None:
-        self.data, self.at = data, at
-
-    def take(self, count: int) -> bytes:
-        if count > len(self.data) - self.at:
-            raise CodecError(f"The packet ends {count - len(self.data) + self.at} bytes too soon.")
-        self.at += count
-        return self.data[self.at - count : self.at]
-
-    def varint(self) -> int:
-        value = 0
-        for shift in range(0, 63, 7):
-            byte = self.take(1)[0]
-            value |= (byte & 127) << shift
-            if byte < 128:
-                if byte == 0 and shift:
-                    raise CodecError("A number in the header is not in its shortest form.")
-                return value
-        raise CodecError("A number in the header is too long.")
-
-
-def _varint(value: int) -> bytes:
-    out = bytearray()
-    while value >= 128:
-        out.append(value & 127 | 128)
-        value >>= 7
-    return bytes([*out, value])
-
-
-def _varint_size(value: int) -> int:
-    return max(1, -(-value.bit_length() // 7))
+def _parse(kind: type[Message], payload: Reader, coded: bool, d: int, dtype: torch.dtype) -> Message:
+    if coded and kind.entropy is Message.entropy:
+        raise CodecError(f"Messages of kind {kind.kind} are never entropy-coded.")
+    message = kind.parse(payload, coded, d, dtype)
+    payload.end()
+    return message

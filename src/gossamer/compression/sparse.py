@@ -1,18 +1,23 @@
 """Sparsification: a few coordinates as they are, the rest zero."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Self
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from gossamer.compression.base import Compressor, Message
+from gossamer.compression.base import Compressor, Message, contraction
 from gossamer.compression.bits import pack, packed_size, unpack
-from gossamer.compression.dense import floats_from_bytes, floats_to_bytes
-from gossamer.errors import CodecError, InputError, check_integer, check_unit, settle
+from gossamer.compression.entropy import decode_unsigned, encode_unsigned
+from gossamer.compression.layout import Layout
+from gossamer.compression.wire import Reader, float_bytes, varint, varint_size
+from gossamer.errors import CodecError, InputError, check_bool, check_integer, check_unit, settle
 from gossamer.registry import compressors
-from gossamer.streams import Draw
+from gossamer.streams import Draw, keyed_uniform
+
+_SEED_BYTES = 7
 
 
 @dataclass(frozen=True, eq=False)
@@ -20,7 +25,9 @@ class Sparse(Message):
     """k indices a row, rising, and their values."""
 
     indices: Tensor
+    """(rows, k), int64."""
     values: Tensor
+    """(rows, k)."""
     d: int
     kind: ClassVar[int] = 3
 
@@ -37,42 +44,148 @@ class Sparse(Message):
     def _dense(self) -> Tensor:
         return self.values.new_zeros(self.shape).scatter_(1, self.indices, self.values)
 
+    def times(self, factor: float) -> Self:
+        """The values times the factor."""
+        return replace(self, values=self.values * factor)
+
     @property
-    def parameter(self) -> int:
-        """K."""
+    def k(self) -> int:
+        """How many coordinates a row keeps."""
         return self.indices.shape[1]
 
     def payload_size(self) -> int:
-        """The packed indices and the values."""
-        k = self.parameter
-        return packed_size(k, index_width(self.d)) + k * self.values.element_size()
+        """The number of coordinates, the values and the packed indices."""
+        return varint_size(self.k) + self.k * self.values.element_size() + packed_size(self.k, index_width(self.d))
 
-    def payloads(self) -> list[bytes]:
-        """Each row's indices, ceil(log2 d) bits each, then its values."""
+    def fixed(self) -> list[bytes]:
+        """Each row's k, its values, then its indices of ceil(log2 d) bits."""
+        head = varint(self.k)
         packed = pack(self.indices.cpu().numpy(), index_width(self.d))
-        return [row.tobytes() + values for row, values in zip(packed, floats_to_bytes(self.values), strict=True)]
+        return [head + values + row.tobytes() for values, row in zip(float_bytes(self.values), packed, strict=True)]
+
+    def entropy(self) -> list[bytes]:
+        """The same, with the gaps between the indices entropy-coded."""
+        head = varint(self.k)
+        gaps = np.diff(self.indices.cpu().numpy(), axis=1, prepend=-1) - 1
+        return [
+            head + values + encode_unsigned(row) for values, row in zip(float_bytes(self.values), gaps, strict=True)
+        ]
 
     @classmethod
-    def parse(cls, payload: bytes, parameter: int, d: int, dtype: torch.dtype) -> Self:
+    def parse(cls, reader: Reader, entropy: bool, d: int, dtype: torch.dtype) -> Self:
         """Read indices and values back; indices that do not rise or are not below d are refused."""
-        if not 1 <= parameter <= d:
-            raise CodecError(f"{parameter} of {d} coordinates cannot be kept.")
-        split = packed_size(parameter, index_width(d))
-        indices = unpack(payload[:split], parameter, index_width(d))
+        k = reader.varint()
+        if not 1 <= k <= d:
+            raise CodecError(f"{k} of {d} coordinates cannot be kept.")
+        values = reader.floats(k, dtype)
+        if entropy:
+            gaps = decode_unsigned(reader.rest(), k)
+            if (gaps >= d).any():
+                raise CodecError(f"A gap of {gaps.max()} is beyond {d} coordinates.")
+            indices = np.cumsum(gaps + 1) - 1
+        else:
+            indices = unpack(reader.rest(), k, index_width(d)).astype(np.int64)
         if indices[-1] >= d or (np.diff(indices) <= 0).any():
             raise CodecError(f"Indices must rise and stay below {d}.")
-        values = floats_from_bytes(payload[split:], parameter, dtype)
-        return cls(torch.from_numpy(indices)[None], values[None], d)
+        return cls(torch.from_numpy(indices[None]), torch.from_numpy(values[None]), d)
 
     @property
     def bits_paper(self) -> int:
         """The values alone."""
-        return 8 * self.parameter * self.values.element_size()
+        return 8 * self.k * self.values.element_size()
+
+
+@dataclass(frozen=True, eq=False)
+class Seeded(Message):
+    """k values for each block of a row, and the seed from which their places are drawn."""
+
+    seed: Tensor
+    """(rows,), int64."""
+    values: Tensor
+    """(rows, blocks * k); zero where a place lies in a short block's padding."""
+    k: int
+    layout: Layout
+    kind: ClassVar[int] = 6
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(rows, d)."""
+        return self.values.shape[0], self.layout.d
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The type of the values."""
+        return self.values.dtype
+
+    def _dense(self) -> Tensor:
+        places = seeded_places(self.seed, self.k, self.layout)
+        padded = self.values.new_zeros(places.shape[0], self.layout.size)
+        padded.scatter_(1, places, self.values.view(-1, self.k))
+        return self.layout.merge(padded)
+
+    def times(self, factor: float) -> Self:
+        """The values times the factor."""
+        return replace(self, values=self.values * factor)
+
+    def _head(self) -> bytes:
+        return varint(self.k) + self.layout.head()
+
+    def payload_size(self) -> int:
+        """K, the blocks, the seed and the values."""
+        return len(self._head()) + _SEED_BYTES + self.values.shape[1] * self.values.element_size()
+
+    def fixed(self) -> list[bytes]:
+        """Each row's seed and values."""
+        head, values = self._head(), float_bytes(self.values)
+        return [head + s.to_bytes(_SEED_BYTES, "little") + v for s, v in zip(self.seed.tolist(), values, strict=True)]
+
+    @classmethod
+    def parse(cls, reader: Reader, entropy: bool, d: int, dtype: torch.dtype) -> Self:
+        """Read seed and values back."""
+        k = reader.varint()
+        layout = Layout.parse(reader, d)
+        if not 1 <= k <= layout.size:
+            raise CodecError(f"{k} of {layout.size} coordinates cannot be kept.")
+        seed = int.from_bytes(reader.take(_SEED_BYTES), "little")
+        return cls(torch.tensor([seed]), torch.from_numpy(reader.floats(layout.blocks * k, dtype)[None]), k, layout)
+
+    @property
+    def bits_paper(self) -> int:
+        """The values alone."""
+        return 8 * self.values.shape[1] * self.values.element_size()
+
+
+@dataclass(frozen=True)
+class _Keeps(Compressor):
+    """What top_k and rand_k share: how many coordinates are kept."""
+
+    k: int | None = None
+    fraction: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.fraction is None and isinstance(self.k, float):  # top_k(0.1) and "top_k:0.1" are shares
+            settle(self, k=None, fraction=self.k)
+        if (self.k is None) == (self.fraction is None):
+            name = type(self).__name__
+            raise InputError(f"`{name}` takes either `k` or `fraction`, got k={self.k}, fraction={self.fraction}.")
+        if self.k is not None:
+            settle(self, k=check_integer("k", self.k, 1))
+        if self.fraction is not None:
+            settle(self, fraction=check_unit("fraction", self.fraction))
+
+    def kept(self, d: int) -> int:
+        """How many of d coordinates are kept: at least one, at most all."""
+        wanted = self.k if self.k is not None else round((self.fraction or 0) * d)
+        return min(max(1, wanted), d)
+
+    def alpha(self, d: int) -> float:
+        """The share that is kept."""
+        return self.kept(d) / d
 
 
 @compressors.register("top_k")
 @dataclass(frozen=True)
-class top_k(Compressor):
+class top_k(_Keeps):
     """top_k: keeps the k coordinates of largest magnitude (BEER, appendix A; Stich et al., 2018). alpha = k / d.
 
     Ties go to the lowest index, on every device.
@@ -82,49 +195,75 @@ class top_k(Compressor):
         fraction: Instead of k: the share of the coordinates to keep, in (0, 1]; at least one is kept.
     """
 
-    k: int | None = None
-    fraction: float | None = None
     examples = ({"k": 3}, {"k": 1}, {"fraction": 0.25})
-
-    def __post_init__(self) -> None:
-        if self.fraction is None and isinstance(self.k, float):  # top_k(0.1) and "top_k:0.1" are shares
-            settle(self, k=None, fraction=self.k)
-        if (self.k is None) == (self.fraction is None):
-            raise InputError(f"`top_k` takes either `k` or `fraction`, got k={self.k}, fraction={self.fraction}.")
-        if self.k is not None:
-            settle(self, k=check_integer("k", self.k, 1))
-        if self.fraction is not None:
-            settle(self, fraction=check_unit("fraction", self.fraction))
-
-    def kept(self, d: int) -> int:
-        """How many of d coordinates are kept."""
-        if self.k is not None:
-            return min(self.k, d)
-        assert self.fraction is not None
-        return max(1, round(self.fraction * d))
-
-    def alpha(self, d: int) -> float:
-        """K / d."""
-        return self.kept(d) / d
 
     @property
     def is_deterministic(self) -> bool:
         """Yes."""
         return True
 
-    def compress(self, x: Tensor, draw: Draw) -> Sparse:
-        """Keep the largest of each row."""
-        rows, d = x.shape
-        k = self.kept(d)
-        size = x.abs()
+    def compress(self, x: Tensor, draw: Draw, layout: Layout) -> Sparse:
+        """Keep the largest of each block."""
+        size = layout.split(x).abs()
+        k = self.kept(layout.size)
         # torch.topk breaks ties as it likes, so it gives only the k-th largest size; among its equals the first win.
         threshold = size.topk(k, dim=1).values[:, -1:]
         above = size > threshold
         equal = size == threshold
         room = k - above.sum(dim=1, keepdim=True)
-        kept = above | (equal & (equal.cumsum(dim=1) <= room))
-        indices = kept.nonzero()[:, 1].view(rows, k)
-        return Sparse(indices, x.gather(1, indices), d)
+        kept = layout.merge(above | (equal & (equal.cumsum(dim=1) <= room)))
+        indices = kept.nonzero()[:, 1].view(x.shape[0], -1)  # padding comes last among equals, so rows keep as many
+        return Sparse(indices, x.gather(1, indices), layout.d)
+
+
+@compressors.register("rand_k")
+@dataclass(frozen=True)
+class rand_k(_Keeps):
+    """rand_k: keeps k coordinates drawn at random; a seed travels in place of their indices. alpha = k / d.
+
+    Args:
+        k: How many coordinates to keep.
+        fraction: Instead of k: the share of the coordinates to keep, in (0, 1]; at least one is kept.
+        unbiased: Multiply what is kept by d / k, so that the mean is x and omega = d / k - 1.
+    """
+
+    unbiased: bool = False
+    examples = ({"k": 3}, {"k": 3, "unbiased": True}, {"fraction": 0.6, "unbiased": True}, {"k": 1})
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_bool("unbiased", self.unbiased)
+
+    def alpha(self, d: int) -> float:
+        """The share that is kept; if unbiased, 1 - omega where omega is below 1."""
+        omega = self.omega(d)
+        return super().alpha(d) if omega is None else contraction(self, d, omega)
+
+    def omega(self, d: int) -> float | None:
+        """D / k - 1 if unbiased."""
+        return d / self.kept(d) - 1 if self.unbiased else None
+
+    @property
+    def is_deterministic(self) -> bool:
+        """No."""
+        return False
+
+    def compress(self, x: Tensor, draw: Draw, layout: Layout) -> Seeded:
+        """Draw a seed for each row, and from it the places in each block."""
+        k, seed = self.kept(layout.size), draw.seeds()
+        places = seeded_places(seed, k, layout)
+        values = layout.split(x).gather(1, places).view(x.shape[0], -1)
+        return Seeded(seed, values * (layout.size / k) if self.unbiased else values, k, layout)
+
+
+def seeded_places(seed: Tensor, k: int, layout: Layout) -> Tensor:
+    """(rows * blocks, k) rising places: those of the k smallest of `size` numbers drawn with the row's seed."""
+    shape = (layout.blocks, layout.size)
+    rows: list[npt.NDArray[np.int64]] = []
+    for one in seed.tolist():
+        drawn = keyed_uniform(one, "rand_k", layout.blocks * layout.size).reshape(shape)
+        rows.append(np.sort(np.argpartition(drawn, k - 1, axis=1)[:, :k], axis=1))
+    return torch.from_numpy(np.concatenate(rows)).to(seed.device)
 
 
 def index_width(d: int) -> int:

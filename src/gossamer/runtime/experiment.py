@@ -11,7 +11,7 @@ from gossamer.errors import InputError
 from gossamer.problems.base import Problem
 from gossamer.runtime.record import record_name
 from gossamer.runtime.recorder import Progress, Runs
-from gossamer.runtime.simulated import check_batch_size, simulate, starting_models
+from gossamer.runtime.simulated import check_batch_size, check_method_fits, simulate, starting_models
 from gossamer.spec import Spec
 from gossamer.streams import Streams
 from gossamer.topology import MixingMatrix, mixing_matrix
@@ -52,6 +52,7 @@ class Experiment:
                 seed=self.spec.seeds,
                 eval_every=self.spec.eval_every or max(1, self.spec.rounds // 100),
                 x0=self.spec.x0,
+                codec=self.spec.codec,
                 record_dir=record_dir,
                 progress=progress,
             )
@@ -92,5 +93,5 @@ def prepare(spec: Spec, *, data_dir: str | None = None, device: str | None = Non
         check_batch_size(spec.batch_size, problem)
     starting_models(spec.x0, problem, Streams(spec.seeds, range(problem.clients), problem.device))
     for method, _ in methods.values():
-        method.check_mixing(mixing.lambda_min)
+        check_method_fits(method, problem, mixing)
     return Experiment(spec, problem, mixing, methods)

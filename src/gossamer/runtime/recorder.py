@@ -108,7 +108,7 @@ class Recorder:
         self.records = {seed: Record(self._header(seed, about)) for seed in simulation.seeds}
         self.finals: dict[int, Tensor] = {}
         self.writers: dict[int, RecordWriter] = {}
-        self._snapshots: list[tuple[dict[str, Any], tuple[int, ...], Tensor]] = []
+        self._snapshots: list[tuple[dict[str, Any], dict[int, dict[str, float]], Tensor]] = []
         self._flushed = time.monotonic()
         self._seconds = 0.0  # spent in rounds, evaluation left out
 
@@ -185,13 +185,12 @@ class Recorder:
         row = {
             "round": sim.t,
             "packets": traffic.packets,
-            "bits": traffic.bits,
-            "bits_total": traffic.bits_total,
             "bits_paper": traffic.bits_paper,
             "seconds": round(self._seconds, 6),
         }
+        sent = {seed: {"bits": traffic.bits[seed], "bits_total": traffic.bits_total[seed]} for seed in sim.seeds[which]}
         models = sim.models()[which]
-        self._snapshots.append((row, sim.seeds[which], models))
+        self._snapshots.append((row, sent, models))
         size = models.numel() * models.element_size()
         together = max(1, min(_EVALUATED_TOGETHER, _SNAPSHOT_BYTES // size))
         if len(self._snapshots) >= together:
@@ -215,9 +214,9 @@ class Recorder:
         columns = {name: values.tolist() for name, values in measured.items()}
         at = 0
         while self._snapshots:  # one by one, so that an interrupt loses none and writes none twice
-            row, seeds, _ = self._snapshots.pop(0)
-            for seed in seeds:
-                whole = row | {name: values[at] for name, values in columns.items()}
+            row, sent, _ = self._snapshots.pop(0)
+            for seed, bits in sent.items():
+                whole = row | bits | {name: values[at] for name, values in columns.items()}
                 at += 1
                 self.records[seed].rows.append(whole)
                 if seed in self.writers:

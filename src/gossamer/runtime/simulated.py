@@ -2,19 +2,19 @@
 
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from numbers import Integral
 from pathlib import Path
 from typing import Any, overload
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from gossamer.algorithms.base import Algorithm, Arrived, Round, State, map_state
 from gossamer.compression import packet
-from gossamer.compression.base import Message
-from gossamer.errors import InputError, NonFiniteError, check_integer
+from gossamer.compression.base import CODECS, Codec, Compressor, Message
+from gossamer.errors import InputError, NonFiniteError, check_choice, check_integer
 from gossamer.problems.base import Problem
 from gossamer.runtime.recorder import Progress, Recorder, Run, Runs, fresh_folder
 from gossamer.streams import Streams
@@ -36,6 +36,7 @@ def simulate(  # type: ignore[overload-overlap]
     seed: int = 0,
     eval_every: int | None = None,
     x0: X0 = None,
+    codec: Codec = "fixed",
     record_dir: str | Path | None = None,
     progress: Progress | None = None,
 ) -> Run: ...
@@ -50,6 +51,7 @@ def simulate(
     seed: int | Sequence[int] = 0,
     eval_every: int | None = None,
     x0: X0 = None,
+    codec: Codec = "fixed",
     record_dir: str | Path | None = None,
     progress: Progress | None = None,
 ) -> Runs: ...
@@ -63,6 +65,7 @@ def simulate(
     seed: int | Sequence[int] = 0,
     eval_every: int | None = None,
     x0: X0 = None,
+    codec: Codec = "fixed",
     record_dir: str | Path | None = None,
     progress: Progress | None = None,
 ) -> Run | Runs:
@@ -78,6 +81,8 @@ def simulate(
         eval_every: Rounds between evaluations, beside the first and the last; by default about a hundred in all.
         x0: Where the clients start: None for the problem's own point, one point (d,), one a client (clients, d), or
             `"uniform"` / `"normal"` for one random point a client, with an optional scale as in `"normal:0.1"`.
+        codec: How the bits of a packet are counted: `"fixed"` width, which costs nothing; `"entropy"`, for which every
+            message is really encoded; or `"auto"`, the shorter of the two. The models do not depend on it.
         record_dir: A folder in which each run's record is written as it grows.
         progress: Called with the label and the number of rounds done, about ten times a second.
 
@@ -96,16 +101,25 @@ def simulate(
     eval_every = check_integer("eval_every", max(1, rounds // 100) if eval_every is None else eval_every, 1)
     seeds = _several(seed)
     methods = _labelled(method)
+    check_choice("codec", codec, CODECS)
     for one in methods.values():
-        one.check_mixing(mixing.lambda_min)
+        check_method_fits(one, problem, mixing)
     folder = None if record_dir is None else fresh_folder(record_dir, methods, seeds)
 
     runs = Runs()
     for label, one in methods.items():
-        simulation = Simulation(one, problem, mixing, seeds, batch_size, x0)
-        about = {"label": label, "rounds": rounds, "batch_size": batch_size, "eval_every": eval_every}
+        simulation = Simulation(one, problem, mixing, seeds, batch_size, x0, codec)
+        about = {"label": label, "rounds": rounds, "batch_size": batch_size, "eval_every": eval_every, "codec": codec}
         runs += Recorder(simulation, about, folder).run(rounds, eval_every, progress)
     return runs[0] if isinstance(method, Algorithm) and isinstance(seed, Integral) else runs
+
+
+def check_method_fits(method: Algorithm, problem: Problem, mixing: MixingMatrix) -> None:
+    """Refuse a method that cannot use the mixing matrix, or whose compressor is no contraction at this size."""
+    method.check_mixing(mixing.lambda_min)
+    compressor = getattr(method, "compressor", None)
+    if isinstance(compressor, Compressor):
+        compressor.alpha(problem.d)
 
 
 def check_batch_size(batch_size: object, problem: Problem) -> int:
@@ -162,12 +176,13 @@ class Simulation:
         seeds: Sequence[int] = (0,),
         batch_size: int | None = None,
         x0: X0 = None,
+        codec: Codec = "fixed",
     ) -> None:
         self.method, self.problem, self.mixing = method, problem, mixing
         self.batch_size = batch_size
         self.streams = Streams(seeds, range(problem.clients), problem.device)
         self.mixer = Mixer(mixing, problem.device)
-        self.traffic = Traffic()
+        self.traffic = Traffic(mixing, self.streams.seeds, codec)
         self.t = 0
         self.state: State = method.init(starting_models(x0, problem, self.streams))
 
@@ -201,7 +216,7 @@ class Simulation:
                 raise NonFiniteError("The models are no longer finite.", bad)
         self.state = state
         for sent in packets:
-            self.traffic.count(sent, self.t, self.streams.clients, self.mixing)
+            self.traffic.count(sent, self.t, self.streams.seeds)
         self.t += 1
 
     def models(self) -> Tensor:
@@ -236,30 +251,38 @@ class Mixer:
         return torch.stack([self.w @ one for one in rows]).view(q.shape)
 
 
-@dataclass
 class Traffic:
-    """What has been sent so far; fixed-width packets are as long for every seed."""
+    """What has been sent so far: packets, and bits for each seed."""
 
-    packets: int = 0
-    bits: float = 0.0
-    bits_total: int = 0
-    bits_paper: int = 0
-    _sizes: dict[Any, tuple[float, int]] = field(default_factory=dict)
+    def __init__(self, mixing: MixingMatrix, seeds: Sequence[int], codec: Codec) -> None:
+        self.codec: Codec = codec
+        self.packets = 0
+        self.bits_paper = 0
+        self.bits = dict.fromkeys(seeds, 0.0)
+        self.bits_total = dict.fromkeys(seeds, 0)
+        self._degrees = mixing.degrees
+        self._fixed: dict[Any, npt.NDArray[np.int64]] = {}
 
-    def count(self, messages: tuple[Message, ...], t: int, clients: Sequence[int], mixing: MixingMatrix) -> None:
+    def count(self, messages: tuple[Message, ...], t: int, seeds: Sequence[int]) -> None:
         """Add one exchange: a packet from each client to each of its neighbours."""
-        # Fixed-width sizes depend on little, so they are worked out once: messages, and the bytes that t takes.
-        key = (t.bit_length(), *((type(m), m.parameter, m.payload_size()) for m in messages))
-        if not mixing.graph.number_of_edges():  # a client alone sends nothing
+        if not self._degrees.any():  # a client alone sends nothing
             return
-        if key not in self._sizes:
-            bits = 8 * packet.sizes(messages, t, clients)
-            self._sizes[key] = (float(bits.mean()), int((bits * mixing.degrees).sum()))
-        one_link, all_links = self._sizes[key]
         self.packets += 1
-        self.bits += one_link
-        self.bits_total += all_links
         self.bits_paper += sum(message.bits_paper for message in messages)
+        clients = len(self._degrees)
+        for seed, bits in zip(seeds, self._lengths(messages, t).reshape(-1, clients), strict=True):
+            self.bits[seed] += float(bits.mean())
+            self.bits_total[seed] += int((bits * self._degrees).sum())
+
+    def _lengths(self, messages: tuple[Message, ...], t: int) -> npt.NDArray[np.int64]:
+        """The bits of each row's packet; fixed-width ones depend on little, and are worked out once."""
+        clients = range(len(self._degrees))
+        if self.codec != "fixed":
+            return 8 * packet.sizes(messages, t, clients, self.codec)
+        key = (t.bit_length(), *((type(m), m.shape, m.payload_size()) for m in messages))
+        if key not in self._fixed:
+            self._fixed[key] = 8 * packet.sizes(messages, t, clients)
+        return self._fixed[key]
 
 
 class _Oracle:

@@ -1,0 +1,81 @@
+"""The small change of the wire: varints, floats, and a reader that never reads past the end."""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from gossamer.errors import CodecError
+
+_LITTLE_ENDIAN: dict[torch.dtype, np.dtype[Any]] = {torch.float32: np.dtype("<f4"), torch.float64: np.dtype("<f8")}
+_NATIVE: dict[torch.dtype, np.dtype[Any]] = {torch.float32: np.dtype("f4"), torch.float64: np.dtype("f8")}
+
+
+def varint(value: int) -> bytes:
+    """A non-negative integer, seven bits a byte, lowest first."""
+    out = bytearray()
+    while value >= 128:
+        out.append(value & 127 | 128)
+        value >>= 7
+    return bytes([*out, value])
+
+
+def varint_size(value: int) -> int:
+    """Bytes that `varint` takes."""
+    return max(1, -(-value.bit_length() // 7))
+
+
+class Reader:
+    """Bytes read from left to right; whoever asks for more than there is gets a CodecError."""
+
+    def __init__(self, data: bytes, at: int = 0) -> None:
+        self.data, self.at = data, at
+
+    @property
+    def left(self) -> int:
+        """Bytes not read yet."""
+        return len(self.data) - self.at
+
+    def take(self, count: int) -> bytes:
+        """The next `count` bytes."""
+        start, end = self.at, self.at + count
+        if end > len(self.data):
+            raise CodecError(f"The packet ends {end - len(self.data)} bytes too soon.")
+        self.at = end
+        return self.data[start:end]
+
+    def rest(self) -> bytes:
+        """All that is left."""
+        return self.take(self.left)
+
+    def varint(self) -> int:
+        """The next varint, of at most 63 bits and in its shortest form."""
+        value = 0
+        for shift in range(0, 63, 7):
+            byte = self.take(1)[0]
+            value |= (byte & 127) << shift
+            if byte < 128:
+                if byte == 0 and shift:
+                    raise CodecError("A number in the packet is not in its shortest form.")
+                return value
+        raise CodecError("A number in the packet is too long.")
+
+    def floats(self, count: int, dtype: torch.dtype) -> npt.NDArray[Any]:
+        """The next `count` finite floats."""
+        values = np.frombuffer(self.take(count * dtype.itemsize), _LITTLE_ENDIAN[dtype]).astype(_NATIVE[dtype])
+        if not np.isfinite(values).all():
+            raise CodecError("A value in the packet is NaN or infinite.")
+        return values
+
+    def end(self) -> None:
+        """Refuse bytes that nobody asked for."""
+        if self.left:
+            raise CodecError(f"{self.left} bytes follow the end.")
+
+
+def float_bytes(values: Tensor) -> list[bytes]:
+    """Each row of (rows, k) floats, little-endian."""
+    array = values.cpu().numpy().astype(_LITTLE_ENDIAN[values.dtype], copy=False)
+    return [row.tobytes() for row in array]

@@ -1,0 +1,122 @@
+"""Compressors made of others: scaled to contract, or applied to blocks."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from gossamer.compression.base import Compressor, Message
+from gossamer.compression.layout import Layout
+from gossamer.errors import InputError, check_integer, settle
+from gossamer.registry import compressors
+from gossamer.streams import Draw
+
+
+def _compressor(value: Any) -> Compressor:
+    """A compressor, or the description of one, as in `"qsgd:16"`."""
+    built = compressors.build(value)
+    if not isinstance(built, Compressor):
+        raise InputError(f"`operator` must be a compressor such as qsgd(16), got {value!r}.")
+    return built
+
+
+@compressors.register("scaled")
+@dataclass(frozen=True)
+class scaled(Compressor):
+    """C(x) = C'(x) / (1 + omega): the paper's way to turn an unbiased C' into a contraction (section 2.2).
+
+    alpha = 1 / (1 + omega); `scaled(qsgd(16))` is `gsgd(5)`.
+
+    Args:
+        operator: An unbiased compressor.
+    """
+
+    operator: Compressor
+    examples = (
+        {"operator": "qsgd:16"},
+        {"operator": "natural"},
+        {"operator": {"name": "rand_k", "k": 3, "unbiased": True}},
+    )
+
+    def __post_init__(self) -> None:
+        settle(self, operator=_compressor(self.operator))
+        if self.operator.omega(2) is None:
+            raise InputError(f"`scaled` takes an unbiased compressor, such as qsgd(16), but {self.operator} is biased.")
+
+    def _factor(self, d: int) -> float:
+        omega = self.operator.omega(d)
+        assert omega is not None
+        return 1 / (1 + omega)
+
+    def alpha(self, d: int) -> float:
+        """1 / (1 + omega)."""
+        return self._factor(d)
+
+    @property
+    def is_deterministic(self) -> bool:
+        """As the operator."""
+        return self.operator.is_deterministic
+
+    def compress(self, x: Tensor, draw: Draw, layout: Layout) -> Message:
+        """The operator's message, times 1 / (1 + omega)."""
+        return self.operator.compress(x, draw, layout).times(self._factor(layout.size))
+
+
+@compressors.register("blockwise")
+@dataclass(frozen=True)
+class blockwise(Compressor):
+    """An operator applied to blocks of coordinates, each with its own norm; alpha and omega are those of one block.
+
+    At a million coordinates gsgd(5) has alpha = 1/63; in blocks of 256 it has 1/2.
+
+    Args:
+        operator: What is applied to each block.
+        size: Coordinates a block; the last one may be shorter.
+        tensors: Sizes of a model's tensors, in the order in which they are flattened: no block then crosses from one
+            tensor to the next.
+    """
+
+    operator: Compressor
+    size: int = 256
+    tensors: Sequence[int] = ()
+    examples = (
+        {"operator": "gsgd:5", "size": 3},
+        {"operator": "top_k:2", "size": 4},
+        {"operator": "sign", "size": 5},
+        {"operator": "rand_k:2", "size": 4},
+        {"operator": {"name": "scaled", "operator": "qsgd:4"}, "size": 50},
+    )
+
+    def __post_init__(self) -> None:
+        settle(
+            self,
+            operator=_compressor(self.operator),
+            size=check_integer("size", self.size, 1),
+            tensors=tuple(check_integer("tensors", tensor, 1) for tensor in self.tensors),
+        )
+        if isinstance(self.operator, blockwise):
+            raise InputError(f"Blocks of blocks are not supported: {self.operator} is blockwise already.")
+
+    def _size(self, d: int) -> int:
+        return min(self.size, max(self.tensors, default=d), d)
+
+    def alpha(self, d: int) -> float:
+        """That of a block."""
+        return self.operator.alpha(self._size(d))
+
+    def omega(self, d: int) -> float | None:
+        """That of a block."""
+        return self.operator.omega(self._size(d))
+
+    @property
+    def is_deterministic(self) -> bool:
+        """As the operator."""
+        return self.operator.is_deterministic
+
+    def compress(self, x: Tensor, draw: Draw, layout: Layout) -> Message:
+        """The operator's message, with a norm for each block."""
+        d = layout.d
+        if self.tensors and sum(self.tensors) != d:
+            raise InputError(f"`tensors` hold {sum(self.tensors)} coordinates together, but the vector has {d}.")
+        return self.operator.compress(x, draw, Layout(d, self._size(d), tuple(self.tensors)))
