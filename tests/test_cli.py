@@ -11,6 +11,7 @@ import time
 import traceback
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from gossamer.cli import main
@@ -62,6 +63,9 @@ def forked(*arguments: str, cwd: Path, **env: str) -> subprocess.CompletedProces
             sys.stdout, sys.stderr = open(1, "w", closefd=False), open(2, "w", closefd=False)  # noqa: SIM115
             code = main(arguments)
             sys.stdout.flush()
+        except SystemExit as stop:  # --help ends so
+            sys.stdout.flush()
+            code = int(stop.code or 0)
         except BaseException:
             os.write(2, traceback.format_exc().encode())
         finally:
@@ -93,7 +97,7 @@ def test_run_writes_records_figure_and_table(spec: Path, tmp_path: Path) -> None
 
 
 def test_json_is_for_machines(spec: Path, tmp_path: Path) -> None:
-    done = gossamer("run", "my.toml", "--json", "-q", "-o", "out", cwd=tmp_path)
+    done = forked("run", "my.toml", "--json", "-q", "-o", "out", cwd=tmp_path)
     assert done.returncode == 0
     assert done.stderr == ""
     result = json.loads(done.stdout)
@@ -103,21 +107,21 @@ def test_json_is_for_machines(spec: Path, tmp_path: Path) -> None:
 
 
 def test_earlier_records_are_not_lost(spec: Path, tmp_path: Path) -> None:
-    assert gossamer("run", "my.toml", "-q", cwd=tmp_path).returncode == 0
+    assert forked("run", "my.toml", "-q", cwd=tmp_path).returncode == 0
     before = (tmp_path / "runs/my/BEER-seed0.jsonl").read_bytes()
-    again = gossamer("run", "my.toml", "-q", cwd=tmp_path)
+    again = forked("run", "my.toml", "-q", cwd=tmp_path)
     assert again.returncode == 2
     assert again.stderr.count("\n") == 1
     assert "exists already" in again.stderr
     assert (tmp_path / "runs/my/BEER-seed0.jsonl").read_bytes() == before
-    assert gossamer("run", "my.toml", "-q", "--force", cwd=tmp_path).returncode == 0
+    assert forked("run", "my.toml", "-q", "--force", cwd=tmp_path).returncode == 0
 
 
 def test_a_run_that_diverges_exits_with_1_and_keeps_its_record(spec: Path, tmp_path: Path) -> None:
     problem = '[problem]\nobjective = "quadratic"\nclients = 6\n'
     spec.write_text(SPEC.replace(SPEC[SPEC.index("[problem]") : SPEC.index("[graph]")], problem).replace("30", "3000"))
     spec.write_text(spec.read_text().replace('name = "dsgd"\nlr = 0.1', 'name = "dsgd"\nlr = 99.0'))
-    done = gossamer("run", "my.toml", "-q", cwd=tmp_path)
+    done = forked("run", "my.toml", "-q", cwd=tmp_path)
     assert done.returncode == 1, done.stderr
     lines = done.stderr.splitlines()
     assert len(lines) == 2, "one line a seed"
@@ -215,7 +219,10 @@ def test_bad_specs_get_one_sentence_and_leave_nothing(case: str, spec: Path, tmp
         (["run"], "required: SPEC"),
         (["run", "my.toml", "--device", "abacus"], "The device 'abacus' cannot be used"),
         (["run", "my.toml", "-o", "my.toml/x"], "my.toml"),
-        (["run", "nope"], "There is no spec file, and no shipped spec, 'nope'; there are 'demo', 'figure1'."),
+        (
+            ["run", "nope"],
+            "There is no spec file, and no shipped spec, 'nope'; there are 'demo', 'figure1', 'operators'.",
+        ),
         (["run", "figure1", "--data-dir", "nowhere"], "'a9a' was not found in 'nowhere'"),
         (["demo", "--loud"], "--loud"),
         (["dance"], "'dance'"),
@@ -231,8 +238,8 @@ def test_bad_calls_get_one_sentence(arguments: list[str], said: str, spec: Path,
 
 
 def test_help_has_examples(tmp_path: Path) -> None:
-    for command in ([], ["demo"], ["run"], ["methods"]):
-        done = gossamer(*command, "--help", cwd=tmp_path)
+    for command in ([], ["demo"], ["run"], ["methods"], ["compressors"], ["compress"]):
+        done = forked(*command, "--help", cwd=tmp_path)
         assert done.returncode == 0
         assert "Examples:" in done.stdout
 
@@ -243,6 +250,57 @@ def test_version_and_methods(tmp_path: Path) -> None:
     assert [method["name"] for method in methods] == ["beer", "choco_sgd", "d2", "dsgd"]
     assert methods[0]["settings"]["start"] == "full"
     assert "2201.13320" in gossamer("methods", cwd=tmp_path).stdout
+
+
+def test_compressors_and_compress(tmp_path: Path) -> None:
+    listed = {row["name"]: row for row in json.loads(forked("compressors", "--json", cwd=tmp_path).stdout)}
+    assert set(listed) >= {"identity", "gsgd", "qsgd", "top_k", "rand_k", "sign", "natural", "scaled", "blockwise"}
+    assert listed["gsgd"]["alpha"] == pytest.approx(1 / (1 + 124 / 256))
+    million = forked("compressors", "--dimension", "1000000", cwd=tmp_path)
+    assert million.returncode == 0
+    assert "0.0157" in million.stdout, "alpha of gsgd_5"
+    np.save(tmp_path / "x.npy", np.random.default_rng(0).standard_normal(1000))
+    done = forked("compress", "x.npy", "--compressor", "blockwise:gsgd:5,256", "--json", cwd=tmp_path)
+    result = json.loads(done.stdout)
+    assert result["error"] <= 1 - result["alpha"]
+    assert result["bits"]["auto"] == min(result["bits"]["fixed"], result["bits"]["entropy"])
+    assert 0 < result["symbol_entropy"] < result["bits_per_coordinate"]["entropy"]
+    (tmp_path / "x.txt").write_text("1\n2.5\n-3\n")
+    shown = forked("compress", "x.txt", "--compressor", "qsgd:1", cwd=tmp_path)
+    assert "promised: at most 1.73" in shown.stdout
+    piped = subprocess.run(
+        f"seq 1 50 | {sys.executable} -m gossamer compress - --compressor top_k:0.1",
+        shell=True, cwd=tmp_path, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert "50 coordinates" in piped.stdout
+
+
+@pytest.mark.parametrize(
+    ("content", "arguments", "said"),
+    [
+        ("1\nnan\n", [], "holds nan in row 0, coordinate 1"),
+        ("1\nx\n", [], "is not one: could not convert string 'x'"),
+        ("", [], "must hold real numbers, got 0"),
+        ("1\n", ["--compressor", "gzip"], "There is no compressor 'gzip'"),
+        ("1\n", ["--compressor", "gsgd"], "lacks its setting `bits`"),
+        ("1\n", ["--seed", "-1"], "`seed`"),
+        ("1\n", ["--dtype", "int8"], "invalid choice"),
+    ],
+)
+def test_bad_vectors(content: str, arguments: list[str], said: str, tmp_path: Path) -> None:
+    (tmp_path / "x.txt").write_text(content)
+    done = forked("compress", "x.txt", "--compressor", "gsgd:5", *arguments, cwd=tmp_path)
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_target_shows_the_price(spec: Path, tmp_path: Path) -> None:
+    done = forked("run", "my.toml", "-q", "--target", "0.5", "--json", cwd=tmp_path)
+    beer = json.loads(done.stdout)["methods"][0]
+    assert 0 < beer["bits_to_target"] < beer["bits"]
+    assert 0 < beer["alpha"] < 1
+    assert json.loads(done.stdout)["methods"][1]["alpha"] == 1
 
 
 def test_a_closed_pipe_is_no_error(tmp_path: Path) -> None:
@@ -299,12 +357,12 @@ NASTY = ["a[/x]", "[bold]b[/bold]", "$\\foo$", "cost $a_$ x", "_hidden", "λ 网
 def test_any_label_is_only_a_label(spec: Path, tmp_path: Path) -> None:
     tables = "".join(f"[[methods]]\nname = 'dsgd'\nlr = 0.1\nlabel = '{label}'\n" for label in NASTY)
     spec.write_text(SPEC[: SPEC.index("[[methods]]")].replace('"test"', "'[/b] $x_$'") + tables)
-    done = gossamer("run", "my.toml", "-q", cwd=tmp_path)
+    done = forked("run", "my.toml", "-q", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     assert "[/b] $x_$" in done.stdout
     assert len(list((tmp_path / "runs/my").glob("*.jsonl"))) == 2 * len(NASTY)
-    ascii_only = gossamer("run", "my.toml", "-q", "-o", "ascii", cwd=tmp_path, PYTHONIOENCODING="ascii")
+    ascii_only = forked("run", "my.toml", "-q", "-o", "ascii", cwd=tmp_path, PYTHONIOENCODING="ascii")
     assert ascii_only.returncode == 0, ascii_only.stderr
 
 
@@ -313,12 +371,12 @@ def test_what_is_not_ours_is_left_alone(spec: Path, tmp_path: Path) -> None:
     folder.mkdir()
     (folder / "train.jsonl").write_text("{}")
     (folder / "spec.toml").write_text("mine = 1")
-    refused = gossamer("run", "my.toml", "-q", "-o", "out", cwd=tmp_path)
+    refused = forked("run", "my.toml", "-q", "-o", "out", cwd=tmp_path)
     assert refused.returncode == 2
     assert "'out/spec.toml' is another spec" in refused.stderr
-    refused = gossamer("demo", "-q", "-o", "out", cwd=tmp_path)
+    refused = forked("demo", "-q", "-o", "out", cwd=tmp_path)
     assert refused.returncode == 2
-    forced = gossamer("run", "my.toml", "-q", "-o", "out", "--force", cwd=tmp_path)
+    forced = forked("run", "my.toml", "-q", "-o", "out", "--force", cwd=tmp_path)
     assert forced.returncode == 0
     assert (folder / "train.jsonl").read_text() == "{}"
 

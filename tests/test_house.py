@@ -23,7 +23,7 @@ MAY = {
     "report": LEAVES | {"runtime"},
     "paper": LEAVES | {"runtime", "report"},
     "testing": LEAVES | FOUR | {"runtime"},
-    "cli": LEAVES | {"paper", "report", "runtime"},
+    "cli": LEAVES | {"paper", "report", "runtime", "compression"},
     "__main__": {"cli"},
     "__init__": LEAVES | FOUR | {"runtime"},
 }

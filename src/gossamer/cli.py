@@ -11,10 +11,13 @@ import inspect
 import json
 import os
 import sys
+import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+import numpy as np
+import torch
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -22,7 +25,8 @@ from rich.table import Table
 
 from gossamer import registry
 from gossamer._version import __version__
-from gossamer.errors import GossamerError, InputError, RunError
+from gossamer.compression.measure import measure
+from gossamer.errors import GossamerError, InputError, RunError, check_integer
 from gossamer.paper import shipped_spec, spec_path
 from gossamer.report import convergence_figure, result_table, summarize
 from gossamer.runtime.experiment import Experiment, prepare
@@ -93,7 +97,9 @@ def _parser() -> _Parser:
         "  gossamer demo                                     BEER against three others, on embedded data\n"
         "  gossamer run figure1 --data-dir data/             figure 1 of the BEER paper, on your copy of a9a\n"
         "  gossamer run my.toml --json | jq '.methods[].grad_norm'\n"
-        "  gossamer methods                                  what can be run",
+        "  gossamer methods                                  what can be run\n"
+        "  gossamer compressors                              what messages can be made of\n"
+        "  gossamer compress x.npy --compressor gsgd:5       error and bits on a vector of your own",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"gossamer {__version__}")
@@ -132,7 +138,31 @@ def _parser() -> _Parser:
     add_output(run, "runs/ and the spec's file name")
     run.add_argument("--data-dir", metavar="DIR", help="where data files lie (default: $GOSSAMER_DATA, then the cache)")
     run.add_argument("--device", help="cpu, cuda, cuda:1, ... (default: the spec's, else cpu)")
+    run.add_argument("--target", type=float, metavar="NORM", help="also show what was sent until this gradient norm")
     run.add_argument("--force", action="store_true", help="replace the records of an earlier run in the output folder")
+
+    compressors = add(
+        "compressors",
+        _compressors,
+        "  gossamer compressors\n"
+        "  gossamer compressors --dimension 1000000\n"
+        "  gossamer compressors --json | jq -r '.[].name'",
+    )
+    compressors.add_argument("--dimension", type=int, default=124, metavar="D", help="coordinates (default: 124)")
+    compressors.add_argument("--json", action="store_true", help="print them as JSON")
+
+    compress = add(
+        "compress",
+        _compress,
+        "  gossamer compress gradient.npy --compressor gsgd:5\n"
+        "  gossamer compress gradient.npy --compressor blockwise:gsgd:5,256 --json\n"
+        "  seq 1 1000 | gossamer compress - --compressor top_k:0.01",
+    )
+    compress.add_argument("file", metavar="FILE", help="a vector: .npy, or text with one number a line; - for a pipe")
+    compress.add_argument("--compressor", required=True, metavar="C", help="such as gsgd:5, top_k:10, scaled:qsgd:16")
+    compress.add_argument("--dtype", default="float32", choices=["float32", "float64"], help="default: float32")
+    compress.add_argument("--seed", type=int, default=0, help="of random compressors (default: 0)")
+    compress.add_argument("--json", action="store_true", help="print the measurements as JSON")
 
     methods = add("methods", _methods, "  gossamer methods\n  gossamer methods --json | jq -r '.[].name'")
     methods.add_argument("--json", action="store_true", help="print them as JSON")
@@ -173,7 +203,7 @@ def _execute(experiment: Experiment, folder: Path, options: argparse.Namespace, 
             raise
         raise RunError(f"The run could not be finished: {reason}; what was measured is in '{folder}'.") from None
     with _results():
-        _print_results(runs, experiment, folder, figure, as_json=options.json)
+        _print_results(runs, experiment, folder, figure, as_json=options.json, target=vars(options).get("target"))
     for run in runs:
         if run.diverged:
             _complain(run.diverged, 1)
@@ -193,8 +223,10 @@ def _clear(folder: Path, names: Sequence[str], copy: Path, text: str, force: boo
     copy.write_text(text, encoding="utf-8")
 
 
-def _print_results(runs: Runs, experiment: Experiment, folder: Path, figure: Path, *, as_json: bool) -> None:
-    summary = summarize([run.record for run in runs])
+def _print_results(
+    runs: Runs, experiment: Experiment, folder: Path, figure: Path, *, as_json: bool, target: float | None
+) -> None:
+    summary = summarize([run.record for run in runs], target)
     if as_json:
         result = {"name": experiment.spec.name, "folder": str(folder), "figure": str(figure), "methods": summary}
         print(json.dumps(result, indent=2, allow_nan=False))
@@ -236,6 +268,91 @@ def _methods(options: argparse.Namespace) -> int:
     with _results():
         _console().print(table)
     return 0
+
+
+def _compressors(options: argparse.Namespace) -> int:
+    """List the compressors with their constants.
+
+    alpha: E||C(x) - x||^2 <= (1 - alpha) ||x||^2. omega, of unbiased ones: E||C(x) - x||^2 <= omega ||x||^2. Bits are
+    those of a fixed-width packet with one float32 message, header and all. A spec file and `gossamer compress` take the
+    names as shown.
+    """
+    d = check_integer("dimension", options.dimension, 1, 10**8)
+    rows = []
+    for name in registry.compressors:
+        factory: Any = registry.compressors.get(name)
+        compressor = factory(**factory.examples[0])
+        omega = compressor.omega(d)
+        contracts = omega is None or omega < 1
+        rows.append(
+            {
+                "name": name,
+                "example": str(compressor),
+                "alpha": compressor.alpha(d) if contracts else None,
+                "omega": omega,
+                "deterministic": compressor.is_deterministic,
+                "bits_per_coordinate": measure(compressor, torch.ones(1, d))["bits_per_coordinate"]["fixed"],
+                "about": (inspect.getdoc(factory) or "").split("\n")[0],
+            }
+        )
+    with _results():
+        if options.json:
+            print(json.dumps(rows, indent=2))
+            return 0
+        table = Table(header_style="bold", title=f"At {d:,} coordinates", title_justify="left")
+        for heading in ("name", "for example", "alpha", "omega", "bits a coordinate", "what it does"):
+            table.add_column(heading, no_wrap=heading in ("name", "alpha", "omega"))
+        for row in rows:
+            alpha, omega = (f"{row[key]:.3g}" if row[key] is not None else "-" for key in ("alpha", "omega"))
+            bits = f"{row['bits_per_coordinate']:.3g}"
+            table.add_row(row["name"], escape(row["example"]), alpha, omega, bits, escape(row["about"]))
+        _console().print(table)
+    return 0
+
+
+def _compress(options: argparse.Namespace) -> int:
+    """Measure one compressor on a vector of your own.
+
+    Shows the relative error beside the bound that alpha (or omega) promises, the bits of a packet under each codec, and
+    the entropy of the symbols. Errors of random compressors are means over 20 seeds.
+    """
+    compressor = registry.compressors.build(options.compressor)
+    x = torch.from_numpy(_vector(options.file)).to(getattr(torch, options.dtype))[None]
+    result = measure(compressor, x, check_integer("seed", options.seed, 0))
+    with _results():
+        if options.json:
+            print(json.dumps(result, indent=2))
+            return 0
+        bound = 1 - result["alpha"] if result["alpha"] is not None else result["omega"]
+        table = Table(show_header=False, title=escape(f"{result['compressor']} on {result['d']:,} coordinates"))
+        table.add_row("relative squared error", f"{result['error']:.4g}  (promised: at most {bound:.4g})")
+        table.add_row("alpha", "-" if result["alpha"] is None else f"{result['alpha']:.4g}")
+        table.add_row("omega", "-" if result["omega"] is None else f"{result['omega']:.4g}")
+        for codec, bits in result["bits"].items():
+            table.add_row(f"{codec} packet", f"{bits:,} bits, {bits / result['d']:.4g} a coordinate")
+        table.add_row("as the paper counts", f"{result['bits_paper']:,} bits")
+        if result["symbol_entropy"] is not None:
+            table.add_row("entropy of the symbols", f"{result['symbol_entropy']:.4g} bits a coordinate")
+        _console().print(table)
+    return 0
+
+
+def _vector(name: str) -> "np.ndarray[Any, Any]":
+    """The numbers in a file, as one vector."""
+    try:
+        if name.endswith(".npy"):
+            x = np.load(name, allow_pickle=False)
+        else:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # an empty file is spoken of below
+                x = np.loadtxt(sys.stdin if name == "-" else name, ndmin=1)
+    except OSError as error:
+        raise InputError(f"The vector '{name}' cannot be read: {error.strerror or error}.") from None
+    except ValueError as error:
+        raise InputError(f"The vector '{name}' is not one: {str(error).split(chr(10))[0].rstrip('.')}.") from None
+    if x.size == 0 or x.dtype.kind not in "fiu":
+        raise InputError(f"The vector '{name}' must hold real numbers, got {x.size} of {x.dtype}.")
+    return np.asarray(x, np.float64).reshape(-1)
 
 
 @contextlib.contextmanager

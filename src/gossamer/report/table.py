@@ -12,6 +12,9 @@ _UNITS = ("bit", "kbit", "Mbit", "Gbit", "Tbit")
 
 
 _COLUMNS: dict[str, tuple[str, str]] = {
+    "alpha": ("alpha", ".3g"),
+    "rounds_to_target": ("rounds to target", ",.0f"),
+    "bits_to_target": ("sent to target", "bits"),
     "round": ("rounds", ",.0f"),
     "bits": ("sent per link", "bits"),
     "grad_norm": ("gradient norm", ".2e"),
@@ -26,8 +29,9 @@ _COLUMNS: dict[str, tuple[str, str]] = {
 
 def result_table(summary: Sequence[dict[str, Any]], title: str, console: Console) -> Table:
     """One line a method, as many columns as the console has room for; the best of each is bold."""
-    for shown in range(len(_COLUMNS), 2, -1):
-        table = _table(summary, title, list(_COLUMNS)[:shown])
+    names = [name for name in _COLUMNS if not summary or name in summary[0]]
+    for shown in range(len(names), 2, -1):
+        table = _table(summary, title, names[:shown])
         if Measurement.get(console, console.options.update(max_width=10_000), table).maximum <= console.width:
             break
     return table

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from gossamer._version import __version__
 from gossamer.algorithms.base import Algorithm
+from gossamer.compression.base import Compressor
 from gossamer.errors import InputError, NonFiniteError
 from gossamer.runtime.record import COLUMNS, Record, RecordWriter, record_name
 
@@ -229,6 +230,7 @@ class Recorder:
             **about,
             "seed": seed,
             "method": describe_method(sim.method),
+            "alpha": alpha_of(sim.method, sim.problem.d),
             "problem": sim.problem.describe(),
             "mixing": {
                 "clients": sim.mixing.clients,
@@ -240,6 +242,12 @@ class Recorder:
             "torch": torch.__version__,
             "python": platform.python_version(),
         }
+
+
+def alpha_of(method: Algorithm, d: int) -> float:
+    """The contraction constant of a method's messages: 1 where nothing is compressed."""
+    compressor = getattr(method, "compressor", None)
+    return compressor.alpha(d) if isinstance(compressor, Compressor) else 1.0
 
 
 def describe_method(method: Algorithm) -> dict[str, Any]:
