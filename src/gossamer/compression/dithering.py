@@ -18,7 +18,7 @@ from gossamer.registry import compressors
 from gossamer.streams import Draw
 
 _NUMPY = {torch.int8: np.int8, torch.int16: np.int16, torch.int32: np.int32, torch.int64: np.int64}
-_CHUNK = 1 << 17  # coordinates dithered at once: they stay in the cache from the first pass to the last
+_CHUNK = 1 << 18  # coordinates dithered at once: they stay in the cache from the first pass to the last
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,7 +67,7 @@ class Levels(Message):
     def fixed(self) -> list[bytes]:
         """Each row's scales, then its levels counted from the lowest."""
         head, scales = self._head(), float_bytes(self.scale)
-        packed = pack((self.levels + self.highest).cpu().numpy(), self.width)
+        packed = pack(self.levels.cpu().numpy() + self.highest, self.width)
         return [head + scale + row.tobytes() for scale, row in zip(scales, packed, strict=True)]
 
     def entropy(self) -> list[bytes]:
@@ -205,18 +205,16 @@ def dither(x: Tensor, draw: Draw, layout: Layout, highest: int, tau: float) -> L
 
 
 def block_norms(x: Tensor, layout: Layout) -> Tensor:
-    """||x|| of each block, (rows, blocks), without overflow or underflow of the squares.
-
-    float32 squares are summed in float64, which holds them all; float64 rows are scaled by their largest entry first.
-    """
+    """||x|| of each block, (rows, blocks), without overflow or underflow of the squares."""
     parts = layout.split(x)
-    if x.dtype == torch.float32:
-        norms: Tensor = torch.linalg.vector_norm(parts, dim=1, dtype=torch.float64)
-    else:
-        largest = parts.abs().amax(dim=1, keepdim=True)
+    norms: Tensor = torch.linalg.vector_norm(parts, dim=1)
+    doubtful = (norms < 1e-12) | (norms > 1e18)
+    if doubtful.any():  # squares may have been lost: take these norms again, in units of the block's largest entry
+        again = parts[doubtful]
+        largest = again.abs().amax(dim=1, keepdim=True)
         largest = largest.where(largest > 0, 1)
-        norms = torch.linalg.vector_norm(parts / largest, dim=1) * largest[:, 0]
-    return norms.to(x.dtype).view(x.shape[0], layout.blocks)
+        norms[doubtful] = torch.linalg.vector_norm(again / largest, dim=1) * largest[:, 0]
+    return norms.view(x.shape[0], layout.blocks)
 
 
 def integer_dtype(highest: int) -> torch.dtype:

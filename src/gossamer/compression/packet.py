@@ -25,7 +25,7 @@ from gossamer.compression.natural import Powers
 from gossamer.compression.sign import Signs
 from gossamer.compression.sparse import Seeded, Sparse
 from gossamer.compression.wire import Reader, varint, varint_size
-from gossamer.errors import CodecError, InputError, check_integer
+from gossamer.errors import CodecError, InputError
 
 _FIRST = 0xB1
 _FIXED = 1 + 4 + 1 + 4  # magic and version, run, dtype and count, checksum
@@ -82,9 +82,10 @@ def encode(
         raise InputError(f"A packet holds 1 to {_MOST_MESSAGES} messages, got {len(messages)}.")
     if len(clients) != messages[0].shape[0]:
         raise InputError(f"The messages have {messages[0].shape[0]} rows, but {len(clients)} clients were named.")
-    check_integer("run", run, 0, 2**32 - 1)
-    check_integer("round", round, 0, 2**63 - 1)
-    check_integer("client", min(clients), 0)
+    if not 0 <= run < 2**32 or not 0 <= round < 2**63 or min(clients) < 0:
+        raise InputError(
+            f"`run` must be below 2^32, `round` and `client` not below 0; got {run}, {round}, {min(clients)}."
+        )
     d, dtype = messages[0].shape[1], messages[0].dtype
     code = next(number for number, known in _DTYPES.items() if known == dtype)
     payloads = [message.payloads(codec) for message in messages]

@@ -15,6 +15,8 @@ _NATIVE: dict[torch.dtype, np.dtype[Any]] = {torch.float32: np.dtype("f4"), torc
 
 def varint(value: int) -> bytes:
     """A non-negative integer, seven bits a byte, lowest first."""
+    if value < 128:
+        return bytes((value,))
     out = bytearray()
     while value >= 128:
         out.append(value & 127 | 128)
