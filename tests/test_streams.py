@@ -17,6 +17,18 @@ def test_a_draw_depends_on_seed_client_purpose_and_round_alone(dtype: torch.dtyp
         assert torch.equal(Streams([9], [4]).uniform("h", t, width, dtype)[0], rounds[t][9])
 
 
+def test_rows_drawn_by_threads_are_the_same() -> None:
+    before = torch.get_num_threads()
+    drawn = []
+    try:
+        for threads in (1, 4):
+            torch.set_num_threads(threads)
+            drawn.append(Streams([1, 2], range(4)).uniform("h", 3, 200_000, torch.float32).clone())
+    finally:
+        torch.set_num_threads(before)
+    assert torch.equal(*drawn)
+
+
 def test_different_keys_draw_different_numbers() -> None:
     streams = Streams([0, 1], range(3))
     drawn = [streams.uniform(p, t, 50, torch.float64)[r] for p in ("h", "g") for t in (0, 1) for r in range(6)]

@@ -8,6 +8,7 @@ more than drawing a short vector from it.
 
 import zlib
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,6 +19,7 @@ from gossamer.errors import check_integer
 
 _WORDS = 4  # 64-bit words that Philox yields for one step of its counter
 _BLOCK = 1 << 24  # numbers kept drawn ahead for one purpose, at the most
+_WORTH_THREADS = 1 << 20  # numbers in a block from which drawing rows side by side pays
 _ROUNDS = 256  # rounds drawn ahead, at the most
 
 
@@ -56,13 +58,21 @@ class Streams:
         per_step = _WORDS * (8 // numpy_dtype().itemsize)  # a 64-bit word makes one float64 or two float32
         steps = -(-width // per_step)  # a round begins at a step of the counter, so that it can be reached directly
         drawn = np.empty((self.rows, rounds, steps * per_step), numpy_dtype)
-        row = 0
-        for seed in self.seeds:
-            for client in self.clients:
-                key = np.array([seed, client << 32 | zlib.crc32(purpose.encode())], np.uint64)
-                generator = np.random.Generator(np.random.Philox(key=key, counter=first * steps))
-                generator.random(out=drawn[row], dtype=numpy_dtype)
-                row += 1
+        word = zlib.crc32(purpose.encode())
+        keys = [(seed, client << 32 | word) for seed in self.seeds for client in self.clients]
+
+        def fill(row: int) -> None:
+            key = np.array(keys[row], np.uint64)
+            generator = np.random.Generator(np.random.Philox(key=key, counter=first * steps))
+            generator.random(out=drawn[row], dtype=numpy_dtype)
+
+        threads = min(torch.get_num_threads(), self.rows) if drawn.size >= _WORTH_THREADS else 1
+        if threads > 1:
+            with ThreadPoolExecutor(threads) as pool:  # NumPy lets go of the interpreter while it draws
+                list(pool.map(fill, range(self.rows)))
+        else:
+            for row in range(self.rows):
+                fill(row)
         return torch.from_numpy(drawn[:, :, :width]).to(self.device)
 
 
