@@ -295,6 +295,26 @@ def test_bad_vectors(content: str, arguments: list[str], said: str, tmp_path: Pa
     assert done.stderr.count("\n") == 1
 
 
+def test_odd_vectors(tmp_path: Path) -> None:
+    (tmp_path / "empty.npy").write_bytes(b"")
+    np.savez(tmp_path / "several.npz", a=np.ones(3))
+    (tmp_path / "several.npz").rename(tmp_path / "several.npy")
+    (tmp_path / "tiny.txt").write_text("1e-300\n2e-300\n-1e-300\n")
+    for name, said in (
+        ("empty.npy", "is not one"),
+        ("several.npy", "archive"),
+        ("nofile", "cannot be read: nofile not found."),
+    ):
+        done = forked("compress", name, "--compressor", "sign", cwd=tmp_path)
+        assert done.returncode == 2
+        assert said in done.stderr
+        assert done.stderr.count("\n") == 1
+    done = forked("compress", "tiny.txt", "--compressor", "sign", "--dtype", "float64", "--json", cwd=tmp_path)
+    assert json.loads(done.stdout)["error"] == pytest.approx(1 / 9), "1 - 16/(3 * 6)"
+    (tmp_path / "huge.txt").write_text("1e300\n")
+    assert "too large for float32" in forked("compress", "huge.txt", "--compressor", "sign", cwd=tmp_path).stderr
+
+
 def test_target_shows_the_price(spec: Path, tmp_path: Path) -> None:
     done = forked("run", "my.toml", "-q", "--target", "0.5", "--json", cwd=tmp_path)
     beer = json.loads(done.stdout)["methods"][0]

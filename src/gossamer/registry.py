@@ -14,6 +14,8 @@ from gossamer.errors import InputError, unknown
 
 logger = logging.getLogger(__name__)
 
+_LONGEST = 1000
+
 Thing = TypeVar("Thing", bound=Callable[..., Any])
 
 
@@ -70,6 +72,8 @@ class Registry:
         Keys that the thing does not take are refused with the keys it does take.
         """
         if isinstance(description, str):
+            if len(description) > _LONGEST:
+                raise InputError(f"The {self.kind} {description[:40]!r}... is too long a description.")
             name, _, rest = description.partition(":")
             positional = [_number(part) for part in rest.split(",")] if rest else []
             keywords: dict[str, Any] = {}

@@ -180,6 +180,9 @@ def test_wrappers_refuse_what_they_cannot_wrap() -> None:
         (lambda: gs.scaled(gs.top_k(3)), "unbiased compressor, such as qsgd"),
         (lambda: gs.scaled(5), "got 5"),  # type: ignore[arg-type]
         (lambda: gs.blockwise(gs.blockwise(gs.sign(), 3), 2), "Blocks of blocks"),
+        (lambda: gs.blockwise(gs.scaled(gs.blockwise(gs.qsgd(2), 9)), 2), "Blocks of blocks"),
+        (lambda: gs.blockwise(gs.sign(), 2, tensors=5), "`tensors` must be a list of sizes, got 5"),  # type: ignore[arg-type]
+        (lambda: gs.blockwise("scaled:" * 3000 + "natural", 4), "too long a description"),  # type: ignore[arg-type]
         (lambda: gs.blockwise(gs.sign(), 0), "`size` must be an integer of 1 or more, got 0"),
         (lambda: gs.blockwise("gzip", 4), "no compressor 'gzip'"),  # type: ignore[arg-type]
     ):
@@ -191,6 +194,43 @@ def test_a_compressor_that_does_not_contract_is_refused_before_a_run() -> None:
     problem, mixing = gs.quadratic(clients=4, d=1000), gs.mixing_matrix(gs.ring(4))
     with pytest.raises(gs.InputError, match="no contraction for 1000 coordinates"):
         gs.simulate(gs.BEER(lr=0.1, gamma=0.1, compressor=gs.qsgd(4)), problem, mixing, rounds=5)
+
+
+@pytest.mark.parametrize(
+    ("compressor", "x"),
+    [
+        (gs.gsgd(5), torch.full((2, 2), 3e38)),
+        (gs.qsgd(3), torch.full((2, 1), 1.7976931348623157e308, dtype=torch.float64)),
+        (gs.rand_k(2, unbiased=True), torch.full((2, 7), 3e38)),
+        (gs.blockwise(gs.gsgd(5), 2), torch.full((2, 4), 1.7e308, dtype=torch.float64)),
+    ],
+    ids=str,
+)
+def test_a_norm_that_overflows_is_refused(compressor: gs.Compressor, x: torch.Tensor) -> None:
+    with pytest.raises(gs.GossamerError, match="row 0 is too large to compress in float"):
+        compressor(x, seed=0)
+    assert torch.isfinite(gs.sign()(x).dense()).all(), "a mean does not overflow"
+
+
+def test_levels_beyond_float32_are_refused() -> None:
+    with pytest.raises(gs.InputError, match="float32 tells at most 16,777,216 levels apart, got 16,777,219"):
+        gs.qsgd(16_777_219)(torch.ones(1, 1), seed=0)
+    x = torch.ones(1, 1, dtype=torch.float64)
+    message = gs.qsgd(16_777_219)(x, seed=0)
+    assert torch.equal(gs.decode(message.encode()[0]).dense(), x)
+
+
+def test_rand_k_sends_no_padding() -> None:
+    tensors = (200, 1, 1, 1)
+    compressor = gs.blockwise(gs.rand_k(20, unbiased=True), 200, tensors=tensors)
+    x = torch.randn(50, 203)
+    message = compressor(x, seed=0)
+    dense = message.dense()
+    assert ((dense != 0).sum(dim=1) == 20 + 3).all()
+    assert torch.equal(dense[:, 200:], x[:, 200:]), "a block of one coordinate is kept whole, unscaled"
+    kept = dense[:, :200] != 0
+    torch.testing.assert_close(dense[:, :200][kept], 10 * x[:, :200][kept])
+    assert message.payload_size() < 23 * 4 + 20
 
 
 @pytest.mark.cuda

@@ -175,6 +175,25 @@ def test_a_lie_with_a_right_checksum_is_refused_or_is_another_message(data: st.D
         assert torch.isfinite(dense).all()
 
 
+def hostile(kind: int, d: int, payload: bytes) -> bytes:
+    return with_checksum(b"\xb1" + bytes(4) + varint(0) + varint(0) + varint(d) + b"\x01" + bytes([kind]) + payload)
+
+
+def test_blocks_that_promise_too_much_are_refused() -> None:
+    n = 100_000
+    wide = varint(1) + varint(n) + varint(n) + b"\x01" * n + bytes(7) + bytes(4 * n)
+    with pytest.raises(CodecError, match="do not fit"):
+        gs.decode(hostile(6, n, wide))
+    with pytest.raises(CodecError, match="blocks cannot be described in"):
+        gs.decode(hostile(4, 2**25, varint(1) + varint(1) + varint(2**25)))
+
+
+@pytest.mark.parametrize("thing", [None, "abc", 3.5, -1, 10**13])
+def test_what_is_not_bytes_is_refused(thing: Any) -> None:
+    with pytest.raises(CodecError, match="A packet is bytes"):
+        gs.decode(thing)
+
+
 def test_figure_1_packet() -> None:
     """Two gsgd_5 messages of 124 coordinates: 6 bits a level, 4 bytes a norm, 18 bytes around them."""
     x = torch.randn(1, 124)
@@ -190,6 +209,7 @@ def test_encoding_what_cannot_be() -> None:
         ({"messages": [message], "clients": [0]}, "2 rows"),
         ({"messages": [message], "clients": [0, 1], "run": 2**32}, "`run`"),
         ({"messages": [message], "clients": [0, -1]}, "`client`"),
+        ({"messages": [message, gs.identity()(torch.ones(2, 4))], "clients": [0, 1]}, "one shape and one dtype"),
     )
     for arguments, said in cases:
         with pytest.raises(gs.InputError, match=said):

@@ -153,7 +153,7 @@ class Compressor(ABC):
         if draw is None:
             if seed is None and not self.is_deterministic:
                 raise InputError(f"{self} is random: pass `seed=`, for example seed=0.")
-            draw = Streams([seed or 0], range(x.shape[0]), x.device).at(0, "compress")
+            draw = Streams([0 if seed is None else seed], range(x.shape[0]), x.device).at(0, "compress")
         return self.compress(x, draw, Layout(x.shape[1], x.shape[1]))
 
 
@@ -165,6 +165,15 @@ def contraction(compressor: Compressor, d: int, omega: float) -> float:
             f"omega below 1 contracts; use scaled({compressor})."
         )
     return 1 - omega
+
+
+def check_magnitude(sizes: Tensor, rows: int) -> None:
+    """Refuse what is finite itself, but of which a norm or a product is not; `sizes` are that norm, row by row."""
+    if math.isfinite(sizes.sum().item()):
+        return
+    bad = (~torch.isfinite(sizes.view(rows, -1))).any(dim=1).nonzero()[:, 0].tolist()
+    if bad:
+        raise NonFiniteError(f"The vector in row {bad[0]} is too large to compress in {str(sizes.dtype)[6:]}.", bad)
 
 
 def check_finite(x: Tensor, what: str) -> None:

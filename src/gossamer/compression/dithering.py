@@ -8,16 +8,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gossamer.compression.base import Compressor, Message, contraction
+from gossamer.compression.base import Compressor, Message, check_magnitude, contraction
 from gossamer.compression.bits import pack, packed_size, unpack
 from gossamer.compression.entropy import decode_signed, encode_signed
 from gossamer.compression.layout import Layout
 from gossamer.compression.wire import Reader, float_bytes, varint
-from gossamer.errors import CodecError, check_integer, settle
+from gossamer.errors import CodecError, InputError, check_integer, settle
 from gossamer.registry import compressors
 from gossamer.streams import Draw
 
 _NUMPY = {torch.int8: np.int8, torch.int16: np.int16, torch.int32: np.int32, torch.int64: np.int64}
+_MOST_FLOAT32 = 1 << 24
 _CHUNK = 1 << 18  # coordinates dithered at once: they stay in the cache from the first pass to the last
 
 
@@ -84,8 +85,9 @@ class Levels(Message):
             raise CodecError(f"A highest level of {highest} cannot be.")
         layout = Layout.parse(reader, d) if blocked else Layout(d, d)
         scale = reader.floats(layout.blocks, dtype)
-        if scale.min() < 0 or scale.max() > torch.finfo(dtype).max / highest:
-            raise CodecError("A scale is negative or too large.")
+        with np.errstate(over="ignore"):
+            if scale.min() < 0 or not np.isfinite(scale.max() * scale.dtype.type(highest)):
+                raise CodecError("A scale is negative or too large.")
         if entropy:
             levels = decode_signed(reader.rest(), d)
         else:
@@ -189,8 +191,12 @@ class gsgd(Compressor):
 
 def dither(x: Tensor, draw: Draw, layout: Layout, highest: int, tau: float) -> Levels:
     """||x|| / tau * sign(x) / highest * floor(highest |x| / ||x|| + u), with the norm of each block."""
+    if x.dtype == torch.float32 and highest > _MOST_FLOAT32:
+        raise InputError(f"float32 tells at most {_MOST_FLOAT32:,} levels apart, got {highest:,}; use float64.")
     u = draw.uniform(x.shape[1], x.dtype)
     norm = block_norms(x, layout)
+    scale = norm / (tau * highest)
+    check_magnitude(norm + scale * highest, x.shape[0])
     # A zero block divides by 1 and keeps its zeros. The reciprocal is not used: 1 / 1e-40 is infinite.
     divisor = layout.spread(norm.where(norm > 0, 1))
     levels = torch.empty(x.shape, dtype=integer_dtype(highest), device=x.device)
@@ -201,7 +207,7 @@ def dither(x: Tensor, draw: Draw, layout: Layout, highest: int, tau: float) -> L
         whole = y.floor()
         whole += y.sub_(whole).add_(u[:, part]) >= 1
         levels[:, part] = whole.clamp_(max=highest).copysign_(x[:, part])
-    return Levels(norm / (tau * highest), levels, highest, layout)
+    return Levels(scale, levels, highest, layout)
 
 
 def block_norms(x: Tensor, layout: Layout) -> Tensor:

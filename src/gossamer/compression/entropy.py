@@ -324,7 +324,7 @@ def _decoder(reader: Reader) -> Any:
 def _pop(coder: Any, model: Any, buckets: int, count: int, style: Style) -> npt.NDArray[np.int64]:
     """`count` integers, with their signs where the style has some."""
     symbols: npt.NDArray[np.int32] = coder.decode(model, count)
-    if style is Style.SIGNED and (largest := int(symbols.max())) < min(len(_ZAGZIG), 2 * buckets - 1):
+    if style is Style.SIGNED and symbols.max() < min(len(_ZAGZIG), 2 * buckets - 1):
         return _ZAGZIG[symbols]
     bucket = symbols if style is Style.UNSIGNED else (symbols + (style is Style.SIGNED)) >> 1
     largest = int(bucket.max())

@@ -36,7 +36,7 @@ class Layout:
     @property
     def blocks(self) -> int:
         """How many blocks there are."""
-        return len(self.lengths) if self.tensors else -(-self.d // self.size)
+        return sum(-(-tensor // self.size) for tensor in self.tensors or (self.d,))
 
     @cached_property
     def _places(self) -> Tensor | None:
@@ -85,9 +85,9 @@ class Layout:
         if count > min(d, _MOST_TENSORS, reader.left):
             raise CodecError(f"{count} tensors cannot share {d} coordinates.")
         tensors = tuple(reader.varint() for _ in range(count))
-        if size > d or 0 in tensors or (tensors and sum(tensors) != d):
+        if size > max(tensors, default=d) or 0 in tensors or (tensors and sum(tensors) != d):
             raise CodecError(f"Blocks of {size} and tensors of {tensors[:5]} do not fit {d} coordinates.")
         layout = cls(d, size, tensors)
-        if layout.blocks == 1:
-            raise CodecError("One block alone is not said in its shortest form.")
+        if not 1 < layout.blocks <= reader.left:  # every block has something of its own in what follows
+            raise CodecError(f"{layout.blocks} blocks cannot be described in {reader.left} bytes.")
         return layout

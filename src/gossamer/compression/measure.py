@@ -18,8 +18,10 @@ def measure(compressor: Compressor, x: Tensor, seed: int = 0) -> dict[str, Any]:
     omega = compressor.omega(d)
     contracts = omega is None or omega < 1
     seeds = range(seed, seed + (1 if compressor.is_deterministic else _SAMPLES))
-    size = float(x.double().norm()) or 1.0
-    errors = [float((compressor(x, seed=s).dense().double() - x.double()).norm() / size) ** 2 for s in seeds]
+    unit = float(x.double().abs().max()) or 1.0  # squares of very large or small numbers would be lost
+    scaled = x.double() / unit
+    size = float(scaled.norm()) or 1.0
+    errors = [float((compressor(x, seed=s).dense().double() / unit - scaled).norm() / size) ** 2 for s in seeds]
     message = compressor(x, seed=seed)
     bits = {codec: int(message.num_bits(codec)[0]) for codec in CODECS}
     return {

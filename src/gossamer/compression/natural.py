@@ -76,11 +76,7 @@ class Powers(Message):
         """Read exponents back."""
         factor = reader.floats(1, dtype)
         top = int.from_bytes(reader.take(2), "little", signed=True)
-        codes = (
-            decode_signed(reader.rest(), d)
-            if entropy
-            else unpack(reader.rest(), d, _WIDTH).astype(np.int64) - _FURTHEST
-        )
+        codes = decode_signed(reader.rest(), d) if entropy else unpack(reader.rest(), d, _WIDTH) - _FURTHEST
         if np.abs(codes).max() > _FURTHEST or top > _LARGEST[dtype] or abs(factor[0]) > 1:
             raise CodecError("An exponent is out of range.")
         return cls(torch.tensor([top]), torch.from_numpy(codes.astype(np.int16)[None]), torch.from_numpy(factor))

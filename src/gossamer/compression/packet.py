@@ -4,14 +4,13 @@
     for each message:  kind, +128 if entropy-coded | payload length* (not for the last)
     the payloads | CRC-32 of all before it
 
-Starred numbers are varints, the others little-endian. Nothing read from the network is trusted: `decode` checks every
-field before it uses it, and the checksum first of all.
+Starred numbers are varints, the others little-endian. Nothing read from the network is trusted: `decode` checks the
+checksum, and every field before it uses it.
 """
 
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import prod
 
 import numpy as np
 import numpy.typing as npt
@@ -62,6 +61,7 @@ def sizes(
     `clients` are the clients of the first rows; further rows (more seeds) repeat them.
     """
     rows, d = messages[0].shape
+    round, clients = int(round), [int(client) for client in clients]
     total = np.full(rows, _FIXED + varint_size(round) + varint_size(d) + len(messages))
     total += np.resize([varint_size(client) for client in clients], rows)
     for number, message in enumerate(messages, 1):
@@ -82,10 +82,13 @@ def encode(
         raise InputError(f"A packet holds 1 to {_MOST_MESSAGES} messages, got {len(messages)}.")
     if len(clients) != messages[0].shape[0]:
         raise InputError(f"The messages have {messages[0].shape[0]} rows, but {len(clients)} clients were named.")
-    if not 0 <= run < 2**32 or not 0 <= round < 2**63 or min(clients) < 0:
+    run, round, clients = int(run), int(round), [int(client) for client in clients]
+    if not 0 <= run < 2**32 or not 0 <= min(round, *clients) <= max(round, *clients) < 2**63:
         raise InputError(
-            f"`run` must be below 2^32, `round` and `client` not below 0; got {run}, {round}, {min(clients)}."
+            f"`run` is of 32 bits, `round` and `client` of 63; got {run}, {round}, {min(clients)} or more."
         )
+    if any((message.shape, message.dtype) != (messages[0].shape, messages[0].dtype) for message in messages):
+        raise InputError("The messages of a packet must be of one shape and one dtype.")
     d, dtype = messages[0].shape[1], messages[0].dtype
     code = next(number for number, known in _DTYPES.items() if known == dtype)
     payloads = [message.payloads(codec) for message in messages]
@@ -116,6 +119,8 @@ def decode(
         dtype: The type that is expected; another is refused.
         max_bytes: Refuse messages whose numbers would take more memory than this together.
     """
+    if not isinstance(buffer, bytes | bytearray | memoryview):
+        raise CodecError(f"A packet is bytes, got {type(buffer).__name__}.")
     buffer = bytes(buffer)
     if len(buffer) < _FIXED + 4:
         raise CodecError(f"A packet has at least {_FIXED + 4} bytes, got {len(buffer)}.")
@@ -134,7 +139,7 @@ def decode(
         raise CodecError(f"{d} coordinates were expected, but the packet is of {found}.")
     if dtype is not None and _DTYPES[code] != dtype:
         raise CodecError(f"{dtype} was expected, but the packet is of {_DTYPES[code]}.")
-    if (claim := prod((count, found, _DTYPES[code].itemsize))) > max_bytes:
+    if (claim := count * found * _DTYPES[code].itemsize) > max_bytes:
         raise CodecError(f"The packet stands for {claim:,} bytes of numbers, above the limit of {max_bytes:,}.")
     heads = []
     for number in range(1, count + 1):

@@ -11,7 +11,7 @@ from gossamer.compression.base import Compressor, Message
 from gossamer.compression.bits import packed_size, unpack
 from gossamer.compression.entropy import decode_unsigned, encode_unsigned
 from gossamer.compression.layout import Layout
-from gossamer.compression.wire import Reader, float_bytes, varint
+from gossamer.compression.wire import Reader, float_bytes
 from gossamer.errors import CodecError
 from gossamer.registry import compressors
 from gossamer.streams import Draw
@@ -46,22 +46,19 @@ class Signs(Message):
         """The scales times the factor."""
         return replace(self, scale=self.scale * factor)
 
-    def _head(self) -> bytes:
-        return self.layout.head() if self.layout.blocks > 1 else varint(0)
-
     def payload_size(self) -> int:
         """The scales and a bit a coordinate."""
-        return len(self._head()) + self.scale.shape[1] * self.scale.element_size() + packed_size(self.shape[1], 1)
+        return len(self.layout.head()) + self.scale.shape[1] * self.scale.element_size() + packed_size(self.shape[1], 1)
 
     def fixed(self) -> list[bytes]:
         """Each row's scales, then its signs, eight a byte."""
-        head, scales = self._head(), float_bytes(self.scale)
+        head, scales = self.layout.head(), float_bytes(self.scale)
         packed = np.packbits(self.negative.cpu().numpy(), axis=1, bitorder="little")
         return [head + scale + row.tobytes() for scale, row in zip(scales, packed, strict=True)]
 
     def entropy(self) -> list[bytes]:
         """Each row's scales, then its signs: shorter where one sign prevails."""
-        head, scales = self._head(), float_bytes(self.scale)
+        head, scales = self.layout.head(), float_bytes(self.scale)
         bits = self.negative.cpu().numpy().astype(np.int64)
         return [head + scale + encode_unsigned(row) for scale, row in zip(scales, bits, strict=True)]
 
@@ -103,6 +100,6 @@ class sign(Compressor):
 
     def compress(self, x: Tensor, draw: Draw, layout: Layout) -> Signs:
         """The signs, and the mean magnitude of each block."""
-        lengths = torch.tensor(layout.lengths, dtype=torch.float64, device=x.device)
-        mean = layout.split(x).abs().sum(dim=1, dtype=torch.float64).view(x.shape[0], -1) / lengths
-        return Signs(mean.to(x.dtype), x < 0, layout)
+        lengths = torch.tensor(layout.lengths, dtype=x.dtype, device=x.device).repeat(x.shape[0])[:, None]
+        mean = (layout.split(x).abs() / lengths).sum(dim=1).view(x.shape[0], -1)
+        return Signs(mean, x < 0, layout)

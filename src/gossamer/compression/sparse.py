@@ -4,11 +4,10 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, Self
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from gossamer.compression.base import Compressor, Message, contraction
+from gossamer.compression.base import Compressor, Message, check_magnitude, contraction
 from gossamer.compression.bits import pack, packed_size, unpack
 from gossamer.compression.entropy import decode_unsigned, encode_unsigned
 from gossamer.compression.layout import Layout
@@ -102,7 +101,7 @@ class Seeded(Message):
     seed: Tensor
     """(rows,), int64."""
     values: Tensor
-    """(rows, blocks * k); zero where a place lies in a short block's padding."""
+    """(rows, kept): k values of each block, or all of a block that has fewer coordinates."""
     k: int
     layout: Layout
     kind: ClassVar[int] = 6
@@ -119,9 +118,7 @@ class Seeded(Message):
 
     def _dense(self) -> Tensor:
         places = seeded_places(self.seed, self.k, self.layout)
-        padded = self.values.new_zeros(places.shape[0], self.layout.size)
-        padded.scatter_(1, places, self.values.view(-1, self.k))
-        return self.layout.merge(padded)
+        return self.values.new_zeros(self.shape).scatter_(1, places, self.values)
 
     def times(self, factor: float) -> Self:
         """The values times the factor."""
@@ -147,7 +144,8 @@ class Seeded(Message):
         if not 1 <= k <= layout.size:
             raise CodecError(f"{k} of {layout.size} coordinates cannot be kept.")
         seed = int.from_bytes(reader.take(_SEED_BYTES), "little")
-        return cls(torch.tensor([seed]), torch.from_numpy(reader.floats(layout.blocks * k, dtype)[None]), k, layout)
+        kept = sum(min(k, length) for length in layout.lengths)
+        return cls(torch.tensor([seed]), torch.from_numpy(reader.floats(kept, dtype)[None]), k, layout)
 
     @property
     def bits_paper(self) -> int:
@@ -252,18 +250,24 @@ class rand_k(_Keeps):
         """Draw a seed for each row, and from it the places in each block."""
         k, seed = self.kept(layout.size), draw.seeds()
         places = seeded_places(seed, k, layout)
-        values = layout.split(x).gather(1, places).view(x.shape[0], -1)
-        return Seeded(seed, values * (layout.size / k) if self.unbiased else values, k, layout)
+        values = x.gather(1, places)
+        if self.unbiased:
+            share = torch.tensor([[n / min(k, n) for n in layout.lengths]], dtype=x.dtype, device=x.device)
+            values = values * layout.spread(share).expand(1, layout.d)[0, places]
+            check_magnitude(values, x.shape[0])
+        return Seeded(seed, values, k, layout)
 
 
 def seeded_places(seed: Tensor, k: int, layout: Layout) -> Tensor:
-    """(rows * blocks, k) rising places: those of the k smallest of `size` numbers drawn with the row's seed."""
-    shape = (layout.blocks, layout.size)
-    rows: list[npt.NDArray[np.int64]] = []
+    """(rows, kept) rising places: in each block, those of the k largest of numbers drawn with the row's seed."""
+    rows = []
     for one in seed.tolist():
-        drawn = keyed_uniform(one, "rand_k", layout.blocks * layout.size).reshape(shape)
-        rows.append(np.sort(np.argpartition(drawn, k - 1, axis=1)[:, :k], axis=1))
-    return torch.from_numpy(np.concatenate(rows)).to(seed.device)
+        drawn = layout.split(torch.from_numpy(keyed_uniform(one, "rand_k", layout.d))[None]).numpy()
+        chosen = np.zeros(drawn.shape, bool)
+        np.put_along_axis(chosen, np.argpartition(drawn, -k, axis=1)[:, -k:], True, axis=1)
+        # A short block is padded with zeros, which come last: they are chosen only where all of the block is.
+        rows.append(layout.merge(torch.from_numpy(chosen))[0].nonzero()[:, 0])
+    return torch.stack(rows).to(seed.device)
 
 
 def index_width(d: int) -> int:

@@ -81,6 +81,7 @@ class blockwise(Compressor):
     size: int = 256
     tensors: Sequence[int] = ()
     examples = (
+        {"operator": "gsgd:5", "size": 256},
         {"operator": "gsgd:5", "size": 3},
         {"operator": "top_k:2", "size": 4},
         {"operator": "sign", "size": 5},
@@ -89,14 +90,19 @@ class blockwise(Compressor):
     )
 
     def __post_init__(self) -> None:
+        if not isinstance(self.tensors, Sequence) or isinstance(self.tensors, str):
+            raise InputError(f"`tensors` must be a list of sizes, got {self.tensors!r}.")
         settle(
             self,
             operator=_compressor(self.operator),
             size=check_integer("size", self.size, 1),
             tensors=tuple(check_integer("tensors", tensor, 1) for tensor in self.tensors),
         )
-        if isinstance(self.operator, blockwise):
-            raise InputError(f"Blocks of blocks are not supported: {self.operator} is blockwise already.")
+        inner = self.operator
+        while isinstance(inner, scaled):
+            inner = inner.operator
+        if isinstance(inner, blockwise):
+            raise InputError(f"Blocks of blocks are not supported: {inner} is blockwise already.")
 
     def _size(self, d: int) -> int:
         return min(self.size, max(self.tensors, default=d), d)

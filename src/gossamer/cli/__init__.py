@@ -1,0 +1,122 @@
+"""The command line: parse, call, print.
+
+Results go to standard output, everything else to standard error. Exit codes: 0; 1 if a run diverged; 2 for bad input,
+with one sentence; 130 after Ctrl-C.
+"""
+
+import argparse
+import inspect
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from gossamer._version import __version__
+from gossamer.cli import components, experiments
+from gossamer.cli.output import complain, mend_streams
+from gossamer.errors import GossamerError, InputError, RunError
+
+__all__ = ["main"]
+
+
+class _Parser(argparse.ArgumentParser):
+    """argparse, with mistakes in the same one-line form as all the others."""
+
+    def error(self, message: str) -> NoReturn:
+        raise InputError(f"{message[:1].upper()}{message[1:].rstrip('.')}; see `{self.prog} --help`.")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The entry point of the `gossamer` command."""
+    mend_streams()
+    try:
+        options = _parser().parse_args(arguments)
+        code: int = options.command(options)
+        return code
+    except RunError as error:
+        return complain(error, 1)
+    except GossamerError as error:
+        return complain(error, 2)
+    except OSError as error:
+        where = f" '{error.filename}'" if error.filename else ""
+        return complain(f"Cannot write or read{where}: {error.strerror or error}.", 2)
+    except KeyboardInterrupt:
+        return complain("Interrupted; what was measured is in the records, if any run had begun.", 130)
+
+
+def _parser() -> _Parser:
+    parser = _Parser(
+        prog="gossamer",
+        description="Decentralized training in a few bits: simulate BEER and the methods around it.",
+        epilog="Examples:\n"
+        "  gossamer demo                                     BEER against three others, on embedded data\n"
+        "  gossamer run figure1 --data-dir data/             figure 1 of the BEER paper, on your copy of a9a\n"
+        "  gossamer run my.toml --json | jq '.methods[].grad_norm'\n"
+        "  gossamer methods                                  what can be run\n"
+        "  gossamer compressors                              what messages can be made of\n"
+        "  gossamer compress x.npy --compressor gsgd:5       error and bits on a vector of your own",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"gossamer {__version__}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, parser_class=_Parser)
+
+    def add(name: str, function: Any, examples: str) -> argparse.ArgumentParser:
+        about = inspect.getdoc(function) or ""
+        command = commands.add_parser(
+            name,
+            help=about.split("\n")[0].rstrip("."),
+            description=about,
+            epilog=f"Examples:\n{examples}",
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        command.set_defaults(command=function)
+        return command
+
+    def add_output(command: argparse.ArgumentParser, default: str) -> None:
+        command.add_argument(
+            "-o", "--output", metavar="DIR", help=f"folder for records and figure (default: {default})"
+        )
+        command.add_argument("--json", action="store_true", help="print the results as one JSON object")
+        command.add_argument("-q", "--quiet", action="store_true", help="no progress")
+
+    demo = add("demo", experiments.demo, "  gossamer demo\n  gossamer demo -o talk/ --json")
+    add_output(demo, "gossamer-demo")
+
+    run = add(
+        "run",
+        experiments.run,
+        "  gossamer run my.toml\n"
+        "  gossamer run figure1 --data-dir data/ -o fig1/\n"
+        "  gossamer run my.toml --device cuda --json > result.json",
+    )
+    run.add_argument("spec", metavar="SPEC", help="a TOML file, or the name of a shipped spec such as figure1")
+    add_output(run, "runs/ and the spec's file name")
+    run.add_argument("--data-dir", metavar="DIR", help="where data files lie (default: $GOSSAMER_DATA, then the cache)")
+    run.add_argument("--device", help="cpu, cuda, cuda:1, ... (default: the spec's, else cpu)")
+    run.add_argument("--target", type=float, metavar="NORM", help="also show what was sent until this gradient norm")
+    run.add_argument("--force", action="store_true", help="replace the records of an earlier run in the output folder")
+
+    compressors = add(
+        "compressors",
+        components.compressors,
+        "  gossamer compressors\n"
+        "  gossamer compressors --dimension 1000000\n"
+        "  gossamer compressors --json | jq -r '.[].name'",
+    )
+    compressors.add_argument("--dimension", type=int, default=124, metavar="D", help="coordinates (default: 124)")
+    compressors.add_argument("--json", action="store_true", help="print them as JSON")
+
+    compress = add(
+        "compress",
+        components.compress,
+        "  gossamer compress gradient.npy --compressor gsgd:5\n"
+        "  gossamer compress gradient.npy --compressor blockwise:gsgd:5,256 --json\n"
+        "  seq 1 1000 | gossamer compress - --compressor top_k:0.01",
+    )
+    compress.add_argument("file", metavar="FILE", help="a vector: .npy, or text with one number a line; - for a pipe")
+    compress.add_argument("--compressor", required=True, metavar="C", help="such as gsgd:5, top_k:10, scaled:qsgd:16")
+    compress.add_argument("--dtype", default="float32", choices=["float32", "float64"], help="default: float32")
+    compress.add_argument("--seed", type=int, default=0, help="of random compressors (default: 0)")
+    compress.add_argument("--json", action="store_true", help="print the measurements as JSON")
+
+    methods = add("methods", components.methods, "  gossamer methods\n  gossamer methods --json | jq -r '.[].name'")
+    methods.add_argument("--json", action="store_true", help="print them as JSON")
+    return parser

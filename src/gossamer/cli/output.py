@@ -1,0 +1,72 @@
+"""Speaking to people and to pipes: results on standard output, everything else on standard error."""
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from gossamer.runtime.experiment import Experiment
+
+
+def mend_streams() -> None:
+    """Streams may be closed (`>&-`), or know fewer letters than a table has."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 (open until the end)
+        elif hasattr(getattr(sys, name), "reconfigure"):
+            getattr(sys, name).reconfigure(errors="replace")
+
+
+def complain(sentence: object, code: int) -> int:
+    """Say one sentence on standard error, and hand back the exit code."""
+    note(f"gossamer: {sentence}")
+    return code
+
+
+def note(text: str) -> None:
+    """A line on standard error; whoever closed it does not want it."""
+    with contextlib.suppress(OSError, ValueError):
+        print(text, file=sys.stderr, flush=True)
+
+
+@contextlib.contextmanager
+def results() -> Iterator[None]:
+    """Printing to standard output, whose reader may leave, as in `gossamer methods | head -1`."""
+    try:
+        yield
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError  # ours to handle: rich would end the program, with exit code 1
+
+
+def console() -> Console:
+    """Tables keep their width in a pipe, where no terminal gives one."""
+    return _Console(file=sys.stdout, width=None if sys.stdout.isatty() else 140)
+
+
+@contextlib.contextmanager
+def progress_hooks(experiment: Experiment, quiet: bool) -> Iterator[dict[str, Any]]:
+    """Hooks that draw bars on a terminal, write a line a method into a pipe, and nothing when quiet."""
+    if quiet:
+        yield {}
+    elif sys.stderr.isatty():
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
+            tasks = {
+                label: bars.add_task(escape(label), total=rounds) for label, (_, rounds) in experiment.methods.items()
+            }
+            yield {"progress": lambda label, done: bars.update(tasks[label], completed=done)}
+    else:
+        seeds = len(experiment.spec.seeds)
+        many = f"{seeds} seed{'s' if seeds > 1 else ''}"
+        yield {"on_method": lambda label, rounds: note(f"{label}: {rounds:,} round{'s' if rounds > 1 else ''}, {many}")}
