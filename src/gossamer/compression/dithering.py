@@ -19,6 +19,7 @@ from gossamer.streams import Draw
 
 _NUMPY = {torch.int8: np.int8, torch.int16: np.int16, torch.int32: np.int32, torch.int64: np.int64}
 _MOST_FLOAT32 = 1 << 24
+_LARGEST = {dtype: torch.finfo(dtype).max for dtype in (torch.float32, torch.float64)}
 _CHUNK = 1 << 18  # coordinates dithered at once: they stay in the cache from the first pass to the last
 
 
@@ -85,9 +86,8 @@ class Levels(Message):
             raise CodecError(f"A highest level of {highest} cannot be.")
         layout = Layout.parse(reader, d) if blocked else Layout(d, d)
         scale = reader.floats(layout.blocks, dtype)
-        with np.errstate(over="ignore"):
-            if scale.min() < 0 or not np.isfinite(scale.max() * scale.dtype.type(highest)):
-                raise CodecError("A scale is negative or too large.")
+        if min(scales := scale.tolist()) < 0 or max(scales) * highest > _LARGEST[dtype]:
+            raise CodecError("A scale is negative or too large.")
         if entropy:
             levels = decode_signed(reader.rest(), d)
         else:
@@ -196,7 +196,7 @@ def dither(x: Tensor, draw: Draw, layout: Layout, highest: int, tau: float) -> L
     u = draw.uniform(x.shape[1], x.dtype)
     norm = block_norms(x, layout)
     scale = norm / (tau * highest)
-    check_magnitude(norm + scale * highest, x.shape[0])
+    check_magnitude(norm + scale * (1.001 * highest), x.shape[0])  # short of the limit, so that no rounding passes it
     # A zero block divides by 1 and keeps its zeros. The reciprocal is not used: 1 / 1e-40 is infinite.
     divisor = layout.spread(norm.where(norm > 0, 1))
     levels = torch.empty(x.shape, dtype=integer_dtype(highest), device=x.device)

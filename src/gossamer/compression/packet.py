@@ -83,11 +83,11 @@ def encode(
     if len(clients) != messages[0].shape[0]:
         raise InputError(f"The messages have {messages[0].shape[0]} rows, but {len(clients)} clients were named.")
     run, round, clients = int(run), int(round), [int(client) for client in clients]
-    if not 0 <= run < 2**32 or not 0 <= min(round, *clients) <= max(round, *clients) < 2**63:
+    if run >> 32 or (round | min(clients) | max(clients)) >> 63:  # a negative number has bits above any place
         raise InputError(
             f"`run` is of 32 bits, `round` and `client` of 63; got {run}, {round}, {min(clients)} or more."
         )
-    if any((message.shape, message.dtype) != (messages[0].shape, messages[0].dtype) for message in messages):
+    if any((message.shape, message.dtype) != (messages[0].shape, messages[0].dtype) for message in messages[1:]):
         raise InputError("The messages of a packet must be of one shape and one dtype.")
     d, dtype = messages[0].shape[1], messages[0].dtype
     code = next(number for number, known in _DTYPES.items() if known == dtype)

@@ -1,5 +1,6 @@
 """The small change of the wire: varints, floats, and a reader that never reads past the end."""
 
+import math
 from typing import Any
 
 import numpy as np
@@ -67,7 +68,7 @@ class Reader:
     def floats(self, count: int, dtype: torch.dtype) -> npt.NDArray[Any]:
         """The next `count` finite floats."""
         values = np.frombuffer(self.take(count * dtype.itemsize), _LITTLE_ENDIAN[dtype]).astype(_NATIVE[dtype])
-        if not np.isfinite(values).all():
+        if not (math.isfinite(values[0]) if count == 1 else np.isfinite(values).all()):
             raise CodecError("A value in the packet is NaN or infinite.")
         return values
 
