@@ -3,8 +3,18 @@
 import os
 from pathlib import Path
 
+import hypothesis
 import pytest
 import torch
+
+# Machines are slow at times, and that is no failure. CI tries the same cases every time; elsewhere they are new ones.
+hypothesis.settings.register_profile(
+    "house",
+    deadline=None,
+    derandomize=bool(os.environ.get("CI")),
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+)
+hypothesis.settings.load_profile("house")
 
 torch.set_num_threads(1)  # tests run side by side; single-threaded sums also make their numbers repeatable
 

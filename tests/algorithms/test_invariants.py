@@ -46,7 +46,7 @@ def worlds(draw: st.DrawFn, dtype: str = "float64") -> tuple[Quadratic, gs.Mixin
     start=st.sampled_from(["full", "minibatch"]),
     seed=st.integers(0, 1000),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_beer_tracks_the_mean_gradient(world, compressor, lr, gamma, batch, start, seed):  # type: ignore[no-untyped-def]
     problem, mixing = world
     method = gs.BEER(lr=lr, gamma=gamma, compressor=compressor, start=start)
@@ -62,7 +62,7 @@ def test_beer_tracks_the_mean_gradient(world, compressor, lr, gamma, batch, star
 
 
 @given(world=worlds(), lr=st.floats(1e-3, 0.3), gamma=st.floats(0.05, 1.0))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_beer_without_compression_is_gradient_tracking(world, lr, gamma):  # type: ignore[no-untyped-def]
     """With H^0 = X^0 and G^0 = V^0, on the mixing matrix W' = I + gamma (W - I)."""
     problem, mixing = world

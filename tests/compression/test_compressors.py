@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import reference
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import gossamer as gs
@@ -44,7 +44,6 @@ def test_gsgd_stays_within_its_levels(dtype: torch.dtype, size: float) -> None:
 
 
 @given(st.lists(st.sampled_from([-2.0, -1.0, 0.0, 1.0, 2.0]), min_size=1, max_size=12), st.integers(1, 12))
-@settings(deadline=None)
 def test_top_k_keeps_the_largest_and_of_equals_the_first(row: list[float], k: int) -> None:
     x = torch.tensor([row])
     message = gs.top_k(k)(x)

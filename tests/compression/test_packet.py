@@ -38,7 +38,7 @@ def vectors(draw: st.DrawFn) -> torch.Tensor:
     round=st.integers(0, 10**6),
     codec=st.sampled_from(CODECS),
 )
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=600)
 def test_decoding_gives_back_the_message(x, compressor, seed, round, codec):  # type: ignore[no-untyped-def]
     message = compressor(x, seed=seed)
     clients = range(5, 5 + len(x))
@@ -96,7 +96,6 @@ def test_a_claim_beyond_reason_is_refused_before_anything_is_made() -> None:
 
 
 @given(width=st.integers(0, 40), count=st.integers(0, 40), data=st.data())
-@settings(deadline=None)
 def test_bits_pack_and_unpack(width: int, count: int, data: st.DataObject) -> None:
     values = data.draw(hnp.arrays("int64", (2, count), elements=st.integers(0, 2**width - 1)))
     packed = pack(values, width)
@@ -122,7 +121,7 @@ PACKETS = packets_of_all_kinds()
 
 @given(st.binary(max_size=200))
 @example(b"")
-@settings(max_examples=2000, deadline=None)
+@settings(max_examples=2000)
 def test_random_bytes_are_refused(buffer: bytes) -> None:
     with pytest.raises(CodecError):
         gs.decode(buffer)
@@ -150,7 +149,7 @@ def with_checksum(body: bytes) -> bytes:
 
 
 @given(data=st.data())
-@settings(max_examples=10_000, deadline=None)
+@settings(max_examples=10_000)
 def test_a_lie_with_a_right_checksum_is_refused_or_is_another_message(data: st.DataObject) -> None:
     """An attacker can compute CRC-32: every field is checked on its own, and what passes is finite and in bounds."""
     body = bytearray(data.draw(st.sampled_from(PACKETS))[:-4])
