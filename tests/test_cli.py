@@ -333,7 +333,12 @@ def test_a_closed_pipe_is_no_error(tmp_path: Path) -> None:
 def test_an_interrupt_keeps_the_records(spec: Path, tmp_path: Path) -> None:
     spec.write_text(SPEC.replace("rounds = 30", "rounds = 100000000"))
     process = subprocess.Popen(
-        [sys.executable, "-m", "gossamer", "run", "my.toml"], cwd=tmp_path, stderr=subprocess.PIPE, text=True
+        [sys.executable, "-m", "gossamer", "run", "my.toml"],
+        cwd=tmp_path,
+        stderr=subprocess.PIPE,
+        text=True,
+        # A shell makes what it starts in the background deaf to Ctrl-C, and its children inherit that.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509 (one thread, before exec)
     )
     record = tmp_path / "runs/my/BEER-seed1.jsonl"
     deadline = time.monotonic() + 60
