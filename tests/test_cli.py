@@ -346,7 +346,10 @@ def test_an_interrupt_keeps_the_records(spec: Path, tmp_path: Path) -> None:
         time.sleep(0.1)
     time.sleep(1)
     process.send_signal(signal.SIGINT)
-    _, stderr = process.communicate(timeout=30)
+    try:
+        _, stderr = process.communicate(timeout=30)
+    finally:
+        process.kill()  # a run of a hundred million rounds must not outlive a test that fails
     assert process.returncode == 130
     assert "Interrupted" in stderr
     assert "Traceback" not in stderr
