@@ -8,13 +8,11 @@ import signal
 import subprocess
 import sys
 import time
-import traceback
 from pathlib import Path
 
 import numpy as np
 import pytest
-
-from gossamer.cli import main
+from commands import forked, gossamer
 
 SPEC = """
 name = "test"
@@ -41,37 +39,6 @@ compressor = "gsgd:5"
 name = "dsgd"
 lr = 0.1
 """
-
-
-def gossamer(*arguments: str, cwd: Path, **env: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "gossamer", *arguments]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"} | env
-    return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=120, check=False)
-
-
-def forked(*arguments: str, cwd: Path, **env: str) -> subprocess.CompletedProcess[str]:
-    """As `gossamer`, but in a fork of this process: a real process that need not import torch again."""
-    out, err = cwd.parent / "stdout", cwd.parent / "stderr"
-    child = os.fork()
-    if child == 0:
-        code = 99
-        try:
-            os.chdir(cwd)
-            os.environ.update(env)
-            for path, stream in ((out, 1), (err, 2)):
-                os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), stream)
-            sys.stdout, sys.stderr = open(1, "w", closefd=False), open(2, "w", closefd=False)  # noqa: SIM115
-            code = main(arguments)
-            sys.stdout.flush()
-        except SystemExit as stop:  # --help ends so
-            sys.stdout.flush()
-            code = int(stop.code or 0)
-        except BaseException:
-            os.write(2, traceback.format_exc().encode())
-        finally:
-            os._exit(code)
-    _, status = os.waitpid(child, 0)
-    return subprocess.CompletedProcess(arguments, os.waitstatus_to_exitcode(status), out.read_text(), err.read_text())
 
 
 @pytest.fixture
@@ -136,7 +103,11 @@ BAD_SPECS = {
     "gamma outside (0, 1]": ("gamma = 0.5", "gamma = 1.5", "`gamma` must be in (0, 1], got 1.5."),
     "negative step": ("lr = 0.1\ngamma", "lr = -0.1\ngamma", "`lr` must be a number above 0, got -0.1."),
     "step that is text": ("lr = 0.1\ngamma", 'lr = "big"\ngamma', "`lr` must be a number above 0, got 'big'."),
-    "client count": ('name = "ring"', 'name = "ring"\nclients = 7', "The graph has 7 clients, but the problem 6."),
+    "client count": (
+        'name = "ring"',
+        'name = "ring"\nclients = 7',
+        "The graph 'ring' has 7 clients, where there should be 6.",
+    ),
     "unknown method": ('name = "beer"', 'name = "bear"', "Did you mean 'beer'?"),
     "unknown compressor": (
         '"gsgd:5"',
@@ -146,12 +117,12 @@ BAD_SPECS = {
     "unknown graph": (
         'name = "ring"',
         'name = "rang"',
-        "There is no graph 'rang'; there are 'complete', 'ring'. Did you mean 'ring'?",
+        "Did you mean 'ring'?",
     ),
     "unknown weights": (
         '"fdla"',
         '"fdlb"',
-        "There is no rule for weights 'fdlb'; there are 'fdla', 'metropolis'. Did you mean 'fdla'?",
+        "There is no rule for weights 'fdlb'; there are 'best_constant', 'fdla', 'fmmc', 'max_degree', 'metropolis'.",
     ),
     "unknown data": ('"breast_cancer"', '"brest_cancer"', "got 'brest_cancer'."),
     "missing data": ('"breast_cancer"', '"no/such/file"', "The data file 'no/such/file' does not exist."),
@@ -409,6 +380,7 @@ def test_what_is_not_ours_is_left_alone(spec: Path, tmp_path: Path) -> None:
     assert (folder / "train.jsonl").read_text() == "{}"
 
 
+@pytest.mark.slow
 def test_streams_may_be_closed_and_pipes_may_break(spec: Path, tmp_path: Path) -> None:
     command = f"{sys.executable} -m gossamer"
     for line in (

@@ -14,6 +14,7 @@ True
 
 import logging
 
+from gossamer import topology
 from gossamer._version import __version__
 from gossamer.algorithms import BEER, CHOCOSGD, D2, DSGD, Algorithm
 from gossamer.compression import (
@@ -72,4 +73,5 @@ __all__ = [
     "sign",
     "simulate",
     "top_k",
+    "topology",
 ]

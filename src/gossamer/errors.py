@@ -57,11 +57,11 @@ def check_positive(name: str, value: object) -> float:
     return number
 
 
-def check_unit(name: str, value: object) -> float:
-    """The value as a float, if it is in (0, 1]."""
+def check_unit(name: str, value: object, *, zero: bool = False) -> float:
+    """The value as a float, if it is in (0, 1], or in [0, 1] where zero is allowed."""
     number = _number(value)
-    if number is None or not 0 < number <= 1:
-        raise InputError(f"`{name}` must be in (0, 1], got {_shown(value)}.")
+    if number is None or not 0 <= number <= 1 or (number == 0 and not zero):
+        raise InputError(f"`{name}` must be in {'[' if zero else '('}0, 1], got {_shown(value)}.")
     return number
 
 

@@ -67,7 +67,7 @@ class Registry:
         return iter(self.names())
 
     def build(self, description: object, **more: Any) -> Any:
-        """Make a thing from a spec: `"gsgd:5"`, `{"name": "gsgd", "bits": 5}`, or the thing itself.
+        """Make a thing from a spec: `"gsgd:5"`, `"gsgd:bits=5"`, `{"name": "gsgd", "bits": 5}`, or the thing itself.
 
         Keys that the thing does not take are refused with the keys it does take.
         """
@@ -75,11 +75,9 @@ class Registry:
             if len(description) > _LONGEST:
                 raise InputError(f"The {self.kind} {description[:40]!r}... is too long a description.")
             name, _, rest = description.partition(":")
-            positional = [_number(part) for part in rest.split(",")] if rest else []
-            keywords: dict[str, Any] = {}
+            positional, keywords = _settings(rest)
         elif isinstance(description, dict):
-            keywords = dict(description)
-            positional = []
+            positional, keywords = [], dict(description)
             if "name" not in keywords:
                 raise InputError(f"A {self.kind} needs a `name`; got {description!r}.")
             name = keywords.pop("name")
@@ -111,6 +109,19 @@ class Registry:
                 self._things[normal(point.name)] = point.load()
             except Exception as error:  # a broken package must not take the others down
                 logger.warning("The %s %r of %r cannot be loaded: %s", self.kind, point.name, point.value, error)
+
+
+def _settings(text: str) -> tuple[list[Any], dict[str, Any]]:
+    """What stands behind a name: `40,p=0.2` is one setting by its place and one by its name."""
+    positional: list[Any] = []
+    keywords: dict[str, Any] = {}
+    for part in text.split(",") if text else []:
+        key, named, value = part.partition("=")
+        if named and key.strip().isidentifier():
+            keywords[key.strip()] = _number(value)
+        else:
+            positional.append(_number(part))
+    return positional, keywords
 
 
 def _number(text: str) -> int | float | str:

@@ -15,8 +15,10 @@ import pytest
 import torch
 
 import gossamer as gs
+from gossamer.runtime import simulated
 from gossamer.runtime.record import COLUMNS, Record
-from gossamer.runtime.simulated import Simulation
+from gossamer.runtime.simulated import Mixer, Simulation
+from gossamer.topology.graphs import build_graph
 
 PROBLEM = gs.quadratic(clients=6, d=8, noise=0.5)
 MIXING = gs.mixing_matrix(gs.ring(6))
@@ -125,6 +127,39 @@ def test_many_clients_mix_through_a_sparse_matrix() -> None:
     q = torch.randn(2 * n, 5, dtype=torch.float64)
     expected = (torch.from_numpy(mixing.matrix) @ q.view(2, n, 5)).view(2 * n, 5)
     torch.testing.assert_close(sim.mixer(q), expected)
+
+
+def test_dense_where_that_is_faster_and_blocks_where_they_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However W is multiplied, the sums are the same: in blocks to the last bit."""
+    cpu = torch.device("cpu")
+    for graph, layout, blocks in (
+        ("ring:100", torch.strided, False),
+        ("complete:200", torch.strided, False),
+        ("ring:200", torch.sparse_csr, True),
+        ("grid:13,11", torch.sparse_csr, True),
+        ("erdos_renyi:400,0.03", torch.sparse_csr, False),
+    ):
+        mixing = gs.mixing_matrix(build_graph(graph))
+        mixer = Mixer(mixing, cpu)
+        assert (mixer.w.layout, bool(mixer._blocks)) == (layout, blocks), graph
+        q = torch.randn(2 * mixing.clients, 7)
+        whole = mixer(q)
+        expected = np.einsum("ij,sjk->sik", mixing.matrix, q.double().view(2, -1, 7)).reshape(whole.shape)
+        torch.testing.assert_close(whole, torch.from_numpy(expected))
+        assert whole.dtype == torch.float64
+        with monkeypatch.context() as patched:
+            patched.setattr(simulated, "_BLOCKS_FROM", 1)
+            assert torch.equal(mixer(q), whole)
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
+@pytest.mark.parametrize("graph", ["ring:300", "erdos_renyi:400,0.03", "complete:50"])
+def test_mixing_on_a_gpu_is_mixing_on_a_cpu(graph: str) -> None:
+    mixing = gs.mixing_matrix(build_graph(graph))
+    q = torch.randn(2 * mixing.clients, 7)
+    there = Mixer(mixing, torch.device("cuda"))(q.cuda())
+    torch.testing.assert_close(there.cpu(), Mixer(mixing, torch.device("cpu"))(q))
 
 
 def test_divergence_stops_the_run_and_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from gossamer._version import __version__
-from gossamer.cli import components, experiments
+from gossamer.cli import components, experiments, network
 from gossamer.cli.output import complain, mend_streams
 from gossamer.errors import GossamerError, InputError, RunError
 
@@ -52,7 +52,8 @@ def _parser() -> _Parser:
         "  gossamer run my.toml --json | jq '.methods[].grad_norm'\n"
         "  gossamer methods                                  what can be run\n"
         "  gossamer compressors                              what messages can be made of\n"
-        "  gossamer compress x.npy --compressor gsgd:5       error and bits on a vector of your own",
+        "  gossamer compress x.npy --compressor gsgd:5       error and bits on a vector of your own\n"
+        "  gossamer topology ring --clients 40               how well a graph mixes",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"gossamer {__version__}")
@@ -116,6 +117,23 @@ def _parser() -> _Parser:
     compress.add_argument("--dtype", default="float32", choices=["float32", "float64"], help="default: float32")
     compress.add_argument("--seed", type=int, default=0, help="of random compressors (default: 0)")
     compress.add_argument("--json", action="store_true", help="print the measurements as JSON")
+
+    topology = add(
+        "topology",
+        network.topology,
+        "  gossamer topology\n"
+        "  gossamer topology ring --clients 40 --weights fdla\n"
+        "  gossamer topology grid:8,5 --compare\n"
+        "  gossamer topology erdos_renyi:p=0.2,seed=1 --clients 40 --weights fdla --draw graph.png\n"
+        "  gossamer topology edge_list:my.txt --json | jq .rho",
+    )
+    topology.add_argument("graph", metavar="GRAPH", nargs="?", help="such as ring, grid:8,5, edge_list:FILE")
+    topology.add_argument("--clients", type=int, metavar="N", help="how many, where the graph does not say")
+    topology.add_argument("--weights", metavar="RULE", help="a rule, or a .csv or .npy file (default: metropolis)")
+    topology.add_argument("--alpha", type=float, default=1.0, help="the compressor's, for gamma (default: 1, none)")
+    topology.add_argument("--compare", action="store_true", help="tabulate every rule for weights")
+    topology.add_argument("--draw", metavar="FILE", help="draw the graph, weights as widths (.png, .pdf, .svg)")
+    topology.add_argument("--json", action="store_true", help="print the numbers as JSON")
 
     methods = add("methods", components.methods, "  gossamer methods\n  gossamer methods --json | jq -r '.[].name'")
     methods.add_argument("--json", action="store_true", help="print them as JSON")

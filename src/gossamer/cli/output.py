@@ -8,7 +8,15 @@ from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 
 from gossamer.runtime.experiment import Experiment
 
@@ -52,6 +60,18 @@ class _Console(Console):
 def console() -> Console:
     """Tables keep their width in a pipe, where no terminal gives one."""
     return _Console(file=sys.stdout, width=None if sys.stdout.isatty() else 140)
+
+
+@contextlib.contextmanager
+def waiting(what: str, quiet: bool = False) -> Iterator[None]:
+    """A sign of life on a terminal while something takes its time."""
+    if quiet or not sys.stderr.isatty():
+        yield
+        return
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        progress.add_task(escape(what), total=None)
+        yield
 
 
 @contextlib.contextmanager

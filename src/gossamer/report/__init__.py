@@ -1,7 +1,8 @@
-"""Records to tables and figures."""
+"""Records to tables and figures, graphs to pictures."""
 
 from gossamer.report.figure import convergence_figure
+from gossamer.report.network import network_figure
 from gossamer.report.summary import summarize
 from gossamer.report.table import result_table
 
-__all__ = ["convergence_figure", "result_table", "summarize"]
+__all__ = ["convergence_figure", "network_figure", "result_table", "summarize"]

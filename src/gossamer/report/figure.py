@@ -13,7 +13,7 @@ from gossamer.runtime.record import Record
 # Okabe and Ito's colours, told apart by colour-blind readers; line styles tell them apart in print.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 _STYLES = ("-", "--", "-.", (0, (1, 1)), (0, (5, 1, 1, 1, 1, 1)))
-_LOOK: dict[Any, Any] = {
+LOOK: dict[Any, Any] = {
     "font.size": 12,
     "axes.spines.top": False,
     "axes.spines.right": False,
@@ -30,7 +30,7 @@ def convergence_figure(records: Sequence[Record], path: Path, title: str = "") -
     import matplotlib
     from matplotlib.figure import Figure
 
-    with matplotlib.rc_context(_LOOK), warnings.catch_warnings():
+    with matplotlib.rc_context(LOOK), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a sign that the font lacks, an axis with nothing on it: still a figure
         figure = Figure(figsize=(11, 4.2), layout="constrained")
         by_round, by_bits = figure.subplots(1, 2, sharey=True)
@@ -44,8 +44,8 @@ def convergence_figure(records: Sequence[Record], path: Path, title: str = "") -
                 "linestyle": _STYLES[number % len(_STYLES)],
                 "linewidth": 2,
             }
-            _draw(by_round, lines, "round", _plain(label), style)
-            _draw(by_bits, lines, "bits", _plain(label), style)
+            _draw(by_round, lines, "round", plain(label), style)
+            _draw(by_bits, lines, "bits", plain(label), style)
         by_round.set(xlabel="rounds", ylabel=r"gradient norm  $\|\nabla f(\bar{x})\|$", yscale="log")
         by_bits.set(xlabel="bits sent on one link", xscale="log")
         by_round.set_xlim(left=0)
@@ -55,11 +55,11 @@ def convergence_figure(records: Sequence[Record], path: Path, title: str = "") -
         elif handles:
             by_bits.legend(handles, labels, frameon=False, handlelength=3)
         if title:
-            figure.suptitle(_plain(title), fontsize=13)
-        _save(figure, path)
+            figure.suptitle(plain(title), fontsize=13)
+        save(figure, path)
 
 
-def _plain(text: str) -> str:
+def plain(text: str) -> str:
     """Text that is not read as a formula, nor hidden from the legend."""
     return text.replace("$", r"\$") if not text.startswith("_") else " " + text.replace("$", r"\$")
 
@@ -77,7 +77,7 @@ def _draw(axes: Any, records: Sequence[Record], x: str, label: str, style: dict[
         axes.fill_between(place, y.min(axis=0), y.max(axis=0), color=style["color"], alpha=0.18, linewidth=0)
 
 
-def _save(figure: Any, path: Path) -> None:
+def save(figure: Any, path: Path) -> None:
     """Write beside the place and move in, so that no half-made picture is left."""
     part = path.with_name(f".{path.name}.part")
     try:

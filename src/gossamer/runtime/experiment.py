@@ -15,6 +15,7 @@ from gossamer.runtime.simulated import check_batch_size, check_method_fits, simu
 from gossamer.spec import Spec
 from gossamer.streams import Streams
 from gossamer.topology import MixingMatrix, mixing_matrix
+from gossamer.topology.graphs import build_graph
 
 
 @dataclass(frozen=True)
@@ -86,9 +87,7 @@ def prepare(spec: Spec, *, data_dir: str | None = None, device: str | None = Non
 
     settings = dict(spec.graph)
     weights = settings.pop("weights", "metropolis")
-    mixing = mixing_matrix(registry.graphs.build({"clients": problem.clients} | settings), weights)
-    if mixing.clients != problem.clients:
-        raise InputError(f"The graph has {mixing.clients} clients, but the problem {problem.clients}.")
+    mixing = mixing_matrix(build_graph(settings, problem.clients), weights)
     if spec.batch_size is not None:
         check_batch_size(spec.batch_size, problem)
     starting_models(spec.x0, problem, Streams(spec.seeds, range(problem.clients), problem.device))

@@ -1,0 +1,124 @@
+"""The ends of a spectrum, which say how well a graph mixes: in closed form where it is known, else computed."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import cos, pi
+
+import numpy as np
+from scipy import sparse
+from scipy.sparse.linalg import ArpackNoConvergence, eigsh
+
+from gossamer.topology.base import Edges
+from gossamer.topology.graphs import exponential_edges, grid_edges, hypercube_edges, torus_edges
+
+_DENSE_UP_TO = 1000  # clients for which all eigenvalues are computed: 0.1 s
+
+
+@dataclass(frozen=True)
+class Family:
+    """What is known of a graph of a known family: the ends of its Laplacian's spectrum."""
+
+    smallest: float
+    """The smallest eigenvalue but for 0."""
+    largest: float
+    equal_weights: bool = False
+    """Whether the weights of largest rho are all equal: so where every edge looks like every other (edge-transitive
+    graphs, by convexity), and on a path (Boyd, Diaconis, Sun and Xiao, 2006)."""
+
+
+def family(clients: int, edges: Edges) -> Family | None:
+    """The family of a connected graph, however a ring, path, star or complete graph is numbered; None if unknown."""
+    if clients == 1:
+        return None
+    n, degrees = clients, np.bincount(edges.ravel(), minlength=clients)
+    if len(edges) == n * (n - 1) // 2:
+        return Family(n, n, equal_weights=True)
+    if len(edges) == n - 1 and degrees.max() == n - 1:
+        return Family(1, n, equal_weights=True)  # star
+    if (degrees == 2).all():
+        return Family(*_ring(n), equal_weights=True)
+    if len(edges) == n - 1 and degrees.max() == 2:
+        return Family(*_path(n), equal_weights=True)
+    if (degrees == n.bit_length() - 1).all() and n == 1 << (n.bit_length() - 1) and _same(edges, hypercube_edges(n)):
+        return Family(2, 2 * (n.bit_length() - 1), equal_weights=True)
+    for cols in edges[edges[:, 0] == 0, 1].tolist():  # one neighbour of client 0 stands below it, in the second row
+        rows = n // cols
+        if rows * cols != n:
+            continue
+        if min(rows, cols) > 2 and len(edges) == 2 * n and _same(edges, torus_edges(rows, cols)):
+            return _product(_ring, rows, cols, equal_weights=rows == cols)
+        if min(rows, cols) > 1 and len(edges) == 2 * n - rows - cols and _same(edges, grid_edges(rows, cols)):
+            return _product(_path, rows, cols)
+    if _same(edges, exponential_edges(n)):
+        steps = np.concatenate([edges[edges[:, 0] == 0, 1], -edges[edges[:, 1] == 0, 0]])
+        eigenvalues = (1 - np.cos(2 * pi / n * np.outer(np.arange(1, n), steps))).sum(axis=1)
+        return Family(float(eigenvalues.min()), float(eigenvalues.max()))
+    return None
+
+
+def _same(a: Edges, b: Edges) -> bool:
+    return a.shape == b.shape and bool((a == b).all())
+
+
+def _ring(n: int) -> tuple[float, float]:
+    return 2 - 2 * cos(2 * pi / n), 2 - 2 * cos(2 * pi * (n // 2) / n)
+
+
+def _path(n: int) -> tuple[float, float]:
+    return 2 - 2 * cos(pi / n), 2 + 2 * cos(pi / n)
+
+
+def _product(side: Callable[[int], tuple[float, float]], rows: int, cols: int, equal_weights: bool = False) -> Family:
+    """The eigenvalues of a Cartesian product are the sums of its factors'."""
+    (low, high), (other_low, other_high) = side(rows), side(cols)
+    return Family(min(low, other_low), high + other_high, equal_weights)
+
+
+def laplacian_ends(clients: int, edges: Edges) -> tuple[float, float]:
+    """The smallest (but for 0) and the largest eigenvalue of the graph's Laplacian."""
+    known = family(clients, edges)
+    if known is not None:
+        return known.smallest, known.largest
+    step = 1 / (2 * np.bincount(edges.ravel()).max())
+    second, least = ends(from_edge_weights(clients, edges, np.full(len(edges), step)))
+    return (1 - second) / step, (1 - least) / step
+
+
+def from_edge_weights(
+    clients: int, edges: Edges, w: "np.ndarray[tuple[int], np.dtype[np.float64]]"
+) -> sparse.csr_array:
+    """W with these weights on the edges and the rest of each row on the diagonal: rows sum to 1 by construction."""
+    i, j = edges.T
+    off = sparse.coo_array((np.tile(w, 2), (np.r_[i, j], np.r_[j, i])), shape=(clients, clients)).tocsr()
+    return sparse.csr_array(off + sparse.diags_array(1 - off.sum(axis=1)))
+
+
+def ends(w: sparse.csr_array) -> tuple[float, float]:
+    """The second largest and the smallest eigenvalue of a symmetric W with unit row sums."""
+    clients = w.shape[0]
+    if clients == 1:
+        return 0.0, float(w.toarray()[0, 0])
+    if clients <= _DENSE_UP_TO:
+        eigenvalues = np.linalg.eigvalsh(w.toarray())
+        return float(eigenvalues[-2]), float(eigenvalues[0])
+    # Lanczos, which is quick where the gap is wide; where it is narrow the graph has small cuts, so that W - I factors
+    # into sparse triangles, and shift-and-invert is quick.
+    start = np.cos(np.arange(clients) ** 2)  # any vector that no symmetry of a graph leaves alone; fixed, to repeat
+    second = _lanczos(w, start, k=2, which="LA")
+    if second is None:
+        second = float(eigsh(w, k=2, sigma=1 + 1e-9, v0=start, return_eigenvectors=False).min())
+    least = _lanczos(w, start, k=1, which="SA")
+    if least is None:
+        # The lower end is crowded. Near -1 it limits the gap, and needs the same care as the upper; else six digits do.
+        least = _lanczos(w, start, k=1, which="SA", tolerance=1e-6)
+        if least is None or least < -0.99:
+            least = float(eigsh(w, k=1, sigma=-1 - 1e-9, v0=start, return_eigenvectors=False).min())
+    return second, least
+
+
+def _lanczos(w: sparse.csr_array, start: object, k: int, which: str, tolerance: float = 1e-10) -> float | None:
+    try:
+        found = eigsh(w, k=k, which=which, v0=start, tol=tolerance, ncv=40, maxiter=50, return_eigenvectors=False)
+    except ArpackNoConvergence:
+        return None
+    return float(found.min())

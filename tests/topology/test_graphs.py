@@ -1,0 +1,102 @@
+import networkx as nx
+import pytest
+
+import gossamer as gs
+from gossamer.registry import graphs
+from gossamer.topology.graphs import build_graph
+
+T = gs.topology
+
+SHAPES = {
+    "ring:7": nx.cycle_graph(7),
+    "ring:2": nx.path_graph(2),
+    "path:6": nx.path_graph(6),
+    "star:6": nx.star_graph(5),
+    "complete:5": nx.complete_graph(5),
+    "grid:3,4": nx.grid_2d_graph(3, 4),
+    "grid:1,5": nx.path_graph(5),
+    "torus:3,5": nx.grid_2d_graph(3, 5, periodic=True),
+    "torus:4": nx.grid_2d_graph(4, 4, periodic=True),
+    "hypercube:16": nx.hypercube_graph(4),
+    "exponential:6": nx.circulant_graph(6, [1, 2, 4]),
+    "exponential:16": nx.circulant_graph(16, [1, 2, 4, 8]),
+    "barbell:10": nx.barbell_graph(5, 0),
+    "barbell:11,3": nx.barbell_graph(4, 3),
+    "balanced_tree:15": nx.balanced_tree(2, 3),
+    "balanced_tree:13,branching=3": nx.balanced_tree(3, 2),
+}
+
+
+@pytest.mark.parametrize(("name", "shape"), SHAPES.items(), ids=SHAPES)
+def test_shapes(name: str, shape: "nx.Graph[int]") -> None:
+    graph = build_graph(name)
+    assert sorted(graph) == list(range(len(shape)))
+    assert nx.is_isomorphic(graph, shape)
+
+
+def test_grid_is_numbered_row_by_row() -> None:
+    assert gs.mixing_matrix(T.grid(3, 4)).neighbors(5) == [1, 4, 6, 9]
+
+
+@pytest.mark.parametrize(
+    ("name", "edges"),
+    [("erdos_renyi:30,0.2", None), ("random_regular:20,4", 40), ("small_world:24", 48), ("small_world:24,6,0", 72)],
+)
+def test_random_graphs_are_connected_and_repeat(name: str, edges: int | None) -> None:
+    one, two = build_graph(name), build_graph(name)
+    assert set(one.edges) == set(two.edges)
+    assert nx.is_connected(one)
+    assert edges is None or one.number_of_edges() == edges
+    if not name.endswith(",0"):
+        others = [build_graph(f"{name},seed={seed}") for seed in range(1, 4)]
+        assert any(set(other.edges) != set(one.edges) for other in others)
+
+
+def test_erdos_renyi_moves_its_seed_on_until_connected() -> None:
+    """At this p most draws are not connected: the seeds in between give the same graph."""
+    draws = {seed: nx.fast_gnp_random_graph(20, 0.12, seed=seed) for seed in range(40)}
+    assert sum(map(nx.is_connected, draws.values())) < 15
+    for seed in range(10):
+        first = next(s for s in range(seed, 40) if nx.is_connected(draws[s]))
+        assert set(T.erdos_renyi(20, 0.12, seed=seed).edges) == set(draws[first].edges)
+
+
+BAD = {
+    "ring:1": "`clients` must be an integer of 2 or more, got 1",
+    "grid:1,1": "at least 2 clients",
+    "grid:3": "lacks its setting `cols`",
+    "torus:2": "`rows` must be an integer of 3 or more, got 2",
+    "hypercube:12": "power of two clients, got 12; take 8 or 16",
+    "erdos_renyi:40,0": r"`p` must be in \(0, 1\], got 0",
+    "erdos_renyi:1000,0.001": r"p = 0.001 is hopeless: about 368 would have no neighbours; take p above .* = 0.0069",
+    "erdos_renyi:5,0.05": "None of 100 draws was connected.*take a larger p",
+    "random_regular:5,3": "must be even, got 5 x 3",
+    "random_regular:5,5": "`degree` must be an integer from 1 to 4, got 5",
+    "random_regular:8,1": "None of 100 draws was connected.*take 3 or more",
+    "small_world:10,3": "`degree` of a small world must be even.*got 3",
+    "small_world:10,4,1.5": r"`rewire` must be in \[0, 1\], got 1.5",
+    "barbell:11": "halves of a barbell are equal, got 11 clients less 0",
+    "complete:10000": "would have 49,995,000 edges; the most is 5,000,000",
+    "erdos_renyi:10000,0.5": "edges; the most is",
+    "ring:clients=5,size=3": "no setting of the graph 'ring' called 'size'; there are 'clients'",
+    "ring:5,clients=5": "multiple values",
+    "wheel:5": "no graph 'wheel'; there are 'adjacency'",
+}
+
+
+@pytest.mark.parametrize(("name", "said"), BAD.items(), ids=BAD)
+def test_bad_graphs(name: str, said: str) -> None:
+    with pytest.raises(gs.InputError, match=said):
+        build_graph(name)
+
+
+def test_every_graph_builds_from_its_registry_name() -> None:
+    built = {name.partition(":")[0] for name in SHAPES} | {"erdos_renyi", "random_regular", "small_world"}
+    assert built | {"edge_list", "adjacency"} == set(graphs), "a graph without a test"
+
+
+def test_clients_are_given_where_a_graph_takes_them() -> None:
+    assert len(build_graph("ring", 6)) == 6
+    assert len(build_graph({"name": "grid", "rows": 2, "cols": 3}, 6)) == 6
+    with pytest.raises(gs.InputError, match="'grid' has 12 clients, where there should be 6"):
+        build_graph("grid:3,4", 6)
