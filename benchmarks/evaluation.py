@@ -20,7 +20,7 @@ import numpy.typing as npt
 import torch
 
 import gossamer as gs
-from gossamer.problems.logistic import LogisticRegression
+from gossamer.problems.regression import LogisticRegression
 
 MODELS, TOGETHER, REPEATS, NONCONVEX = 192, 64, 3, 0.05
 
@@ -45,8 +45,7 @@ def batched(problem: LogisticRegression, models: torch.Tensor) -> npt.NDArray[np
     parts = []
     for chunk in torch.split(models, TOGETHER):
         measured = problem.evaluate(chunk)
-        accuracy = problem.accuracy(chunk)
-        assert accuracy is not None
+        accuracy = problem.score(chunk)["accuracy"]
         parts.append(torch.stack([measured["loss"], measured["grad_norm"], accuracy], dim=1))
     return torch.cat(parts).numpy()
 
@@ -59,7 +58,7 @@ def main() -> None:
     problem = gs.logistic_regression("a9a", clients=10, nonconvex=NONCONVEX, data_dir=options.data_dir)
     assert problem.test is not None
     signed = problem.signed.reshape(-1, problem.d).double().numpy()
-    test, positive = problem.test[0].double().numpy(), problem.test[1].numpy()
+    test, positive = problem.test.features.double().numpy(), problem.test.labels.numpy() > 0
     models = torch.from_numpy(np.random.default_rng(0).standard_normal((MODELS, problem.d)) / 10).to(problem.dtype)
     plain = models.double().numpy()
 

@@ -16,6 +16,8 @@ hypothesis.settings.register_profile(
 )
 hypothesis.settings.load_profile("house")
 
+os.environ.setdefault("GOSSAMER_OFFLINE", "1")  # no test reaches for the network, but those with a server of their own
+
 torch.set_num_threads(1)  # tests run side by side; single-threaded sums also make their numbers repeatable
 
 

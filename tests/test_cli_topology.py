@@ -82,19 +82,21 @@ def test_the_list(tmp_path: Path) -> None:
 
 BAD = {
     ("ring",): "The graph 'ring' lacks its setting `clients`.",
-    ("ring", "--clients", "1"): "`clients` must be an integer of 2 or more, got 1.",
+    ("ring", "--clients", "1"): "`clients` must be an integer from 2 to 1000000, got 1.",
     ("ring", "--clients", "ten"): "invalid int value: 'ten'",
     ("grid:8,5", "--clients", "30"): "The graph 'grid' has 40 clients, where there should be 30.",
     ("wheel:5",): "There is no graph 'wheel'; there are",
     ("ring:5", "--weights", "uniform"): "There is no rule for weights 'uniform'",
     ("ring:5", "--weights", "lazy"): "need a rule to make lazy, as in 'lazy:metropolis'.",
-    ("ring:5", "--weights", "none.csv"): "'none.csv' cannot be read: No such file or directory.",
-    ("edge_list:none.txt",): "'none.txt' cannot be read: No such file or directory.",
+    ("ring:5", "--weights", "none.csv"): "'none.csv' cannot be read: No such file.",
+    ("edge_list:none.txt",): "'none.txt' cannot be read: No such file.",
     ("ring:5", "--alpha", "2"): "`alpha` must be in (0, 1], got 2.0.",
     ("ring:5", "--draw", "ring.gif"): "The picture 'ring.gif' must end in .png, .pdf, .svg.",
     ("ring:5", "--draw", "no/such/ring.png"): "Cannot write or read",
-    ("ring:3000", "--draw", "ring.png"): "A drawing shows at most 2,000 clients, got 3,000.",
+    ("ring:3000", "--draw", "ring.png"): "A drawing shows at most 2,000 clients",
     ("ring:5", "--compare", "--weights", "fdla"): "leave --weights out",
+    ("ring:5", "--weights", ""): "There is no rule for weights ''",
+    ("complete:500", "--draw", "x.png"): "at most 2,000 clients and 50,000 edges, got 500 and 124,750",
 }
 
 
@@ -107,6 +109,17 @@ def test_bad_input(tmp_path: Path, arguments: tuple[str, ...], said: str) -> Non
     assert done.stderr.count("\n") == 1
     assert said in done.stderr
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("more", [["--compare"], ["--compare", "--json"], ["--compare", "--draw", "x.png"], []])
+@pytest.mark.parametrize("edges", ["0 1\n2 3\n", "0 1\n1 2\n3 4\n4 5\n"])
+def test_a_graph_in_parts(tmp_path: Path, more: list[str], edges: str) -> None:
+    (tmp_path / "parts.txt").write_text(edges)
+    done = forked("topology", "edge_list:parts.txt", *more, cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.count("\n") == 1
+    assert "not connected" in done.stderr
 
 
 def test_a_sign_of_life_on_a_terminal(tmp_path: Path) -> None:

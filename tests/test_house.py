@@ -24,7 +24,7 @@ MAY = {
     "report": LEAVES | {"runtime"},
     "paper": LEAVES | {"runtime", "report"},
     "testing": LEAVES | FOUR | {"runtime"},
-    "cli": LEAVES | {"paper", "report", "runtime", "compression", "topology", "theory"},
+    "cli": LEAVES | {"paper", "report", "runtime", "compression", "problems", "topology", "theory"},
     "__main__": {"cli"},
     "__init__": LEAVES | FOUR | {"runtime"},
 }

@@ -14,7 +14,7 @@ True
 
 import logging
 
-from gossamer import topology
+from gossamer import problems, topology
 from gossamer._version import __version__
 from gossamer.algorithms import BEER, CHOCOSGD, D2, DSGD, Algorithm
 from gossamer.compression import (
@@ -32,7 +32,7 @@ from gossamer.compression import (
     top_k,
 )
 from gossamer.errors import CodecError, DataError, GossamerError, InputError
-from gossamer.problems import Problem, logistic_regression, quadratic
+from gossamer.problems import Problem, logistic_regression, module_problem, quadratic
 from gossamer.runtime import Record, Run, Runs, read_record, simulate
 from gossamer.topology import MixingMatrix, complete, mixing_matrix, ring
 
@@ -63,7 +63,9 @@ __all__ = [
     "identity",
     "logistic_regression",
     "mixing_matrix",
+    "module_problem",
     "natural",
+    "problems",
     "qsgd",
     "quadratic",
     "rand_k",

@@ -98,8 +98,11 @@ class Draw:
         """(rows,) integers of 53 bits, to seed a generator with."""
         return (self.uniform(1)[:, 0] * 2**53).long()
 
-    def below(self, high: int, width: int) -> Tensor:
-        """(rows, width) integers in [0, high), with replacement."""
+    def below(self, high: int | Tensor, width: int) -> Tensor:
+        """(rows, width) integers in [0, high), with replacement; `high` may differ from client to client."""
+        if isinstance(high, Tensor):
+            high = high.repeat(len(self.streams.seeds))[:, None]
+            return torch.minimum((self.uniform(width) * high).long(), high - 1)
         return (self.uniform(width) * high).long().clamp_(max=high - 1)
 
     def normal(self, width: int) -> Tensor:

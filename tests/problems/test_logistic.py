@@ -10,7 +10,7 @@ from reference import LogisticClients
 
 import gossamer as gs
 from gossamer.problems.datasets import load
-from gossamer.problems.logistic import LogisticRegression
+from gossamer.problems.regression import LogisticRegression
 
 
 def test_a9a_is_the_papers(data_dir: Path) -> None:
@@ -90,7 +90,7 @@ def test_any_libsvm_file(tmp_path, suffix, pack, labels):  # type: ignore[no-unt
     expected = torch.tensor([[[0, -1, 0, -1], [7, -0.25, 0, -1]], [[0.5, 0, 2, 1], [0, 0, 0, 1]]], dtype=torch.float64)
     assert torch.equal(problem.signed, expected / 2)
     assert problem.test is not None
-    assert problem.test[0].tolist() == [[0.25, 0, 1, 0.5]]
+    assert problem.test.features.tolist() == [[0.25, 0, 1, 0.5]]
 
 
 def write(path: Path, content: bytes) -> Path:
@@ -131,7 +131,7 @@ def test_missing_data_says_where_it_looked(tmp_path: Path, monkeypatch: pytest.M
         gs.logistic_regression("a9a", data_dir=tmp_path)
     with pytest.raises(gs.DataError, match=r"'no/such.xz' does not exist"):
         gs.logistic_regression("no/such.xz")
-    with pytest.raises(gs.InputError, match=r"one of 'a9a', 'breast_cancer', or the path.*got 'a9b'"):
+    with pytest.raises(gs.InputError, match=r"one of 'a9a', 'breast_cancer', 'digits', .*or the path.*got 'a9b'"):
         gs.logistic_regression("a9b")
 
 
@@ -141,7 +141,7 @@ def test_missing_data_says_where_it_looked(tmp_path: Path, monkeypatch: pytest.M
         ({"nonconvex": -1.0}, "`nonconvex` must be a number of 0 or more, got -1.0"),
         ({"feature_scale": 0}, "`feature_scale` must be a number above 0, got 0"),
         ({"feature_scale": "big"}, "one of 'published'; got 'big'"),
-        ({"partition": "random"}, "There is no partition 'random'; there are 'iid', 'sorted'."),
+        ({"partition": "random"}, "There is no partition 'random'; there are 'by_label', 'dirichlet',"),
         ({"dtype": "float16"}, "one of 'float32', 'float64'; got 'float16'"),
         ({"device": "abacus"}, "The device 'abacus' cannot be used"),
         ({"device": None}, "`device` must be a name"),
@@ -151,7 +151,7 @@ def test_missing_data_says_where_it_looked(tmp_path: Path, monkeypatch: pytest.M
         ({"feature_scale": 1e-300}, "do not fit into float32"),
         ({"seed": "x"}, "`seed`"),
         ({"clients": 0}, "`clients` must be an integer of 1 or more, got 0"),
-        ({"data": 5}, "got 5"),
+        ({"data": 5}, "got int"),
         ({"intercept": "yes"}, "`intercept` must be true or false, got 'yes'"),
         ({"data_dir": 5}, "`data_dir`"),
         ({"seed": -1, "partition": "iid"}, "`seed`"),
@@ -168,7 +168,10 @@ def test_a_test_file_may_have_more_features(tmp_path: Path) -> None:
     problem = gs.logistic_regression(tmp_path / "a9a", clients=2)
     assert problem.d == 5
     write(tmp_path / "a9a.t", b"0 4:1\n")
-    with pytest.raises(gs.InputError, match=r"labels of the test rows of a9a are 0, but those of training -1, 1"):
+    with pytest.raises(
+        gs.InputError,
+        match=r"Row 0 of the test rows of a9a has the label 0, which no training row has \(they have -1, 1\)",
+    ):
         gs.logistic_regression(tmp_path / "a9a", clients=2)
 
 

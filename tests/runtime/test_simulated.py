@@ -43,7 +43,7 @@ def test_metrics_are_what_they_say() -> None:
     run = gs.simulate(BEER, problem, MIXING, rounds=20, x0="normal")
     average = run.x.mean(dim=0)
     assert problem.test is not None
-    features, positive = problem.test
+    features, positive = problem.test.features, problem.test.labels > 0
 
     def accuracy(x: torch.Tensor) -> float:
         return ((features @ x > 0) == positive).double().mean().item()

@@ -1,3 +1,4 @@
+import os
 from pathlib import Path
 
 import networkx as nx
@@ -11,7 +12,7 @@ T = gs.topology
 
 def test_edge_list(tmp_path: Path) -> None:
     file = tmp_path / "graph.txt"
-    file.write_text("# a square\n0 1\n1,2  # and a half\n\n2\t3\n 3 , 0\n")
+    file.write_text("\ufeff# a square\n0 1\n1,2  # and a half\n\n2\t3\n 3 , 0\n")
     assert nx.is_isomorphic(T.edge_list(file), T.ring(4))
     assert gs.mixing_matrix(T.edge_list(str(file)), "fdla").rho == gs.mixing_matrix(T.ring(4), "fdla").rho
 
@@ -91,6 +92,23 @@ def test_files_that_are_not(tmp_path: Path) -> None:
     ):
         with pytest.raises(gs.InputError, match=said):
             T.adjacency(tmp_path / name)
+    (tmp_path / "zip.npy").write_bytes(b"PK\3\4garbage")
+    (tmp_path / "header.npy").write_bytes(b"\x93NUMPY\x01\x00\x06\x00{'a':(")
+    os.mkfifo(tmp_path / "pipe.csv")
+    for name, said in (
+        ("zip.npy", "not a .npy file"),
+        ("header.npy", "not a .npy file"),
+        ("pipe.csv", "It is not a file"),
+        (".", "It is not a file"),
+        ("a\0b.csv", "cannot be read"),
+        ("a\0b.npy", "cannot be read"),
+        ("\ud800.csv", "cannot be read"),
+    ):
+        with pytest.raises(gs.InputError, match=said):
+            T.adjacency(str(tmp_path / name))
+    (tmp_path / "long.csv").write_text("0," + "1" * 200_000)
+    with pytest.raises(gs.InputError, match="square, got 1 x 2"):
+        T.adjacency(tmp_path / "long.csv")
     for bad in (5, None, [[0, "x"], [1, 0]], [[0, 1], [1]], np.zeros((2, 2, 2)), [[0, 1j], [1j, 0]]):
         with pytest.raises(gs.InputError, match="An adjacency matrix is a square matrix of 0 and 1, got"):
             T.adjacency(bad)  # type: ignore[arg-type]

@@ -52,27 +52,40 @@ def test_random_graphs_are_connected_and_repeat(name: str, edges: int | None) ->
         assert any(set(other.edges) != set(one.edges) for other in others)
 
 
+@pytest.mark.parametrize(("clients", "degree"), [(50, 48), (100, 90), (9, 4), (9, 8), (10, 5), (2, 1), (12, 6)])
+def test_dense_regular_graphs_are_drawn_from_their_complement(clients: int, degree: int) -> None:
+    graph = T.random_regular(clients, degree)
+    assert {d for _, d in graph.degree} == {degree}
+    assert nx.is_connected(graph)
+
+
 def test_erdos_renyi_moves_its_seed_on_until_connected() -> None:
     """At this p most draws are not connected: the seeds in between give the same graph."""
-    draws = {seed: nx.fast_gnp_random_graph(20, 0.12, seed=seed) for seed in range(40)}
+    draws = {seed: nx.fast_gnp_random_graph(20, 0.13, seed=seed) for seed in range(40)}
     assert sum(map(nx.is_connected, draws.values())) < 15
     for seed in range(10):
         first = next(s for s in range(seed, 40) if nx.is_connected(draws[s]))
-        assert set(T.erdos_renyi(20, 0.12, seed=seed).edges) == set(draws[first].edges)
+        assert set(T.erdos_renyi(20, 0.13, seed=seed).edges) == set(draws[first].edges)
 
 
 BAD = {
-    "ring:1": "`clients` must be an integer of 2 or more, got 1",
+    "ring:1": "`clients` must be an integer from 2 to 1000000, got 1",
     "grid:1,1": "at least 2 clients",
     "grid:3": "lacks its setting `cols`",
-    "torus:2": "`rows` must be an integer of 3 or more, got 2",
+    "torus:2": "`rows` must be an integer from 3 to 1000000, got 2",
     "hypercube:12": "power of two clients, got 12; take 8 or 16",
     "erdos_renyi:40,0": r"`p` must be in \(0, 1\], got 0",
     "erdos_renyi:1000,0.001": r"p = 0.001 is hopeless: about 368 would have no neighbours; take p above .* = 0.0069",
-    "erdos_renyi:5,0.05": "None of 100 draws was connected.*take a larger p",
+    "erdos_renyi:3,0.01": "None of 100 draws was connected.*take a larger p",
     "random_regular:5,3": "must be even, got 5 x 3",
     "random_regular:5,5": "`degree` must be an integer from 1 to 4, got 5",
-    "random_regular:8,1": "None of 100 draws was connected.*take 3 or more",
+    "random_regular:8,1": "8 clients with 1 neighbour each are not connected; take a degree of 2 or more",
+    "erdos_renyi:2,1e-17": "is hopeless",
+    "erdos_renyi:20000,0.00039": "is hopeless: about 8 would have no neighbours",
+    "ring:1000000000000000000": "`clients` must be an integer from 2 to 1000000, got 1000000000000000000",
+    "star:" + "9" * 400: "`clients` must be an integer from 2 to 1000000",
+    "balanced_tree:2000000": "`clients` must be an integer from 2 to 1000000",
+    "grid:1000001,1": "`rows` must be an integer from 1 to 1000000",
     "small_world:10,3": "`degree` of a small world must be even.*got 3",
     "small_world:10,4,1.5": r"`rewire` must be in \[0, 1\], got 1.5",
     "barbell:11": "halves of a barbell are equal, got 11 clients less 0",

@@ -3,6 +3,7 @@ from pathlib import Path
 import networkx as nx
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import sparse
@@ -104,5 +105,24 @@ def test_bad_graph(graph: object, said: str) -> None:
 def test_names_that_are_not_there() -> None:
     with pytest.raises(gs.InputError, match=r"no rule for weights 'uniform'; there are 'best_constant', 'fdla'"):
         gs.mixing_matrix(gs.ring(4), "uniform")
-    with pytest.raises(gs.InputError, match=r"`clients` must be an integer of 2 or more, got 1"):
+    with pytest.raises(gs.InputError, match=r"`clients` must be an integer from 2 to 1000000, got 1"):
         gs.ring(1)
+
+
+def test_a_sparse_matrix_of_the_user() -> None:
+    w = gs.mixing_matrix(gs.ring(6)).sparse
+    doubled = sparse.csr_array((np.repeat(w.data / 2, 2), np.repeat(w.indices, 2), w.indptr * 2), shape=w.shape)
+    mixing = gs.mixing_matrix(gs.ring(6), doubled)
+    assert mixing.sparse.nnz == 18, "entries that stand twice are added up"
+    own = w.copy()
+    kept = gs.mixing_matrix(gs.ring(6), own)
+    own.data[:] = 0
+    assert kept.sparse.sum() == pytest.approx(6), "what the user does later changes nothing"
+    with pytest.raises(gs.InputError, match="matrix of numbers, got complex128 ones"):
+        gs.mixing_matrix(gs.ring(6), sparse.csr_array(w + 0.5j * np.eye(6)))
+    with pytest.raises(gs.InputError, match="`weights` must be the name of a rule or a square matrix"):
+        gs.mixing_matrix(gs.ring(6), torch.eye(6, requires_grad=True))
+    with pytest.raises(gs.InputError, match="`lazy` takes a MixingMatrix, got str"):
+        gs.topology.lazy("fdla")  # type: ignore[arg-type]
+    with pytest.raises(gs.InputError, match="no rule for weights 'lazy:fdla'"):
+        gs.mixing_matrix(gs.ring(6), "lazy:lazy:fdla")

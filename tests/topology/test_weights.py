@@ -124,7 +124,7 @@ def test_closed_forms_agree_with_the_programme(graph: str, nonnegative: bool) ->
     assert gs.MixingMatrix(from_edge_weights(n, edges, programme), built).rho == pytest.approx(closed, abs=2e-7)
 
 
-@pytest.mark.parametrize("graph", ["grid:8,5", "balanced_tree:31", "small_world:24"])
+@pytest.mark.parametrize("graph", ["grid:8,5", "balanced_tree:31", "small_world:24", "grid:2,15"])
 def test_the_first_order_method_comes_within_a_few_thousandths(graph: str) -> None:
     built = build_graph(graph)
     best = gs.mixing_matrix(built, "fdla").rho
@@ -172,3 +172,15 @@ def test_large_graphs_are_quick(graph: str, rule: str, limit: float) -> None:
         if taken[-1] < limit / 2:
             break
     assert min(taken) < limit
+
+
+def test_where_scs_gives_up_clarabel_goes_on() -> None:
+    """Long thin graphs are hard for SCS, and FMMC on sparse ones."""
+    lollipop = nx.lollipop_graph(10, 30)
+    n, edges = len(lollipop), edges_of(lollipop)
+    best = gs.mixing_matrix(lollipop, "fdla").rho
+    near = gs.MixingMatrix(from_edge_weights(n, edges, fastest._first_order(n, edges)), lollipop).rho
+    assert 0.99 * best <= near <= best * (1 + 1e-6)
+    sparse = gs.mixing_matrix(T.erdos_renyi(40, 0.2), "fmmc")
+    assert sparse.is_nonnegative
+    assert sparse.rho > gs.mixing_matrix(T.erdos_renyi(40, 0.2), "metropolis").rho

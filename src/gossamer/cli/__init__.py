@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from gossamer._version import __version__
-from gossamer.cli import components, experiments, network
+from gossamer.cli import components, data, experiments, network
 from gossamer.cli.output import complain, mend_streams
 from gossamer.errors import GossamerError, InputError, RunError
 
@@ -53,7 +53,8 @@ def _parser() -> _Parser:
         "  gossamer methods                                  what can be run\n"
         "  gossamer compressors                              what messages can be made of\n"
         "  gossamer compress x.npy --compressor gsgd:5       error and bits on a vector of your own\n"
-        "  gossamer topology ring --clients 40               how well a graph mixes",
+        "  gossamer topology ring --clients 40               how well a graph mixes\n"
+        "  gossamer data describe a9a --partition sorted     who holds what",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"gossamer {__version__}")
@@ -135,6 +136,51 @@ def _parser() -> _Parser:
     topology.add_argument("--draw", metavar="FILE", help="draw the graph, weights as widths (.png, .pdf, .svg)")
     topology.add_argument("--json", action="store_true", help="print the numbers as JSON")
 
+    _add_data(add)
+
     methods = add("methods", components.methods, "  gossamer methods\n  gossamer methods --json | jq -r '.[].name'")
     methods.add_argument("--json", action="store_true", help="print them as JSON")
     return parser
+
+
+def _add_data(add: Any) -> None:
+    """`gossamer data list | fetch | check | describe`."""
+    parser = add(
+        "data",
+        data.list_data,
+        "  gossamer data list\n"
+        "  gossamer data fetch mnist\n"
+        "  gossamer data check --data-dir data/\n"
+        "  gossamer data describe a9a --clients 10 --partition sorted --draw shares.png",
+    )
+    parser.description = "Data sets: list them, fetch them, check them, and see how they are shared out among clients."
+    kinds = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, parser_class=_Parser)
+    for name, function in (
+        ("list", data.list_data),
+        ("fetch", data.fetch),
+        ("check", data.check),
+        ("describe", data.describe),
+    ):
+        about = inspect.getdoc(function) or ""
+        command = kinds.add_parser(
+            name,
+            help=about.split("\n")[0].rstrip("."),
+            description=about,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        command.set_defaults(command=function)
+        command.add_argument("--data-dir", metavar="DIR", help="where files lie (default: $GOSSAMER_DATA, the cache)")
+        if name == "fetch":
+            command.add_argument("name", metavar="NAME", help="a9a, mnist or fashion_mnist")
+            command.add_argument("-q", "--quiet", action="store_true", help="no progress")
+        else:
+            command.add_argument("--json", action="store_true", help="print it as JSON")
+        if name == "describe":
+            command.add_argument("data", metavar="DATA", help="a name, or the path of a LIBSVM file")
+            command.add_argument("--clients", type=int, default=10, metavar="N", help="default: 10")
+            command.add_argument("--partition", default="sorted", metavar="RULE", help="such as iid, dirichlet:0.5")
+            command.add_argument("--seed", type=int, default=0, help="of a random partition (default: 0)")
+            command.add_argument(
+                "--all-rows", action="store_true", help="keep every row: clients may hold more or less"
+            )
+            command.add_argument("--draw", metavar="FILE", help="draw it (.png, .pdf, .svg)")

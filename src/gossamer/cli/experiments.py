@@ -7,6 +7,7 @@ from pathlib import Path
 
 from rich.markup import escape
 
+from gossamer.cli.data import downloads
 from gossamer.cli.output import complain, console, progress_hooks, results, waiting
 from gossamer.errors import InputError, RunError, check_positive
 from gossamer.paper import shipped_spec, spec_path
@@ -36,7 +37,7 @@ def run(options: argparse.Namespace) -> int:
         check_positive("target", options.target)
     path = spec_path(options.spec)
     spec = load_spec(path)
-    with waiting("Reading the data, working out the weights", options.quiet):
+    with downloads(options.quiet), waiting("Reading the data, working out the weights", options.quiet):
         experiment = prepare(spec, data_dir=options.data_dir, device=options.device)
     return _execute(experiment, Path(options.output or Path("runs") / path.stem), options, force=options.force)
 

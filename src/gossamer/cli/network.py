@@ -12,14 +12,13 @@ from rich.markup import escape
 from rich.table import Table
 
 from gossamer import registry
-from gossamer.cli.output import console, note, results, waiting
+from gossamer.cli.output import check_picture, console, note, results, waiting
 from gossamer.errors import InputError, check_unit
 from gossamer.report import network_figure
 from gossamer.theory import theorem_gamma
 from gossamer.topology import MixingMatrix, mixing_matrix
+from gossamer.topology.base import checked
 from gossamer.topology.graphs import build_graph
-
-_PICTURES = (".png", ".pdf", ".svg")
 
 
 def topology(options: argparse.Namespace) -> int:
@@ -31,14 +30,16 @@ def topology(options: argparse.Namespace) -> int:
     if options.graph is None:
         return _list(options.json)
     alpha = check_unit("alpha", options.alpha)
-    picture = None if options.draw is None else Path(options.draw)
-    if picture is not None and picture.suffix.lower() not in _PICTURES:
-        raise InputError(f"The picture '{picture}' must end in {', '.join(_PICTURES)}.")
+    picture = None if options.draw is None else check_picture(options.draw)
     if options.compare and options.weights is not None:
         raise InputError("--compare tabulates every rule; leave --weights out.")
     with waiting("Building the graph"):
-        graph = build_graph(options.graph, options.clients)
-    rules = registry.weights.names() if options.compare else [options.weights or "metropolis"]
+        graph = checked(build_graph(options.graph, options.clients))
+    if len(graph) < 2:
+        raise InputError("A graph of one client has nobody to talk to; give at least two.")
+    rules = (
+        registry.weights.names() if options.compare else ["metropolis" if options.weights is None else options.weights]
+    )
     rows: list[dict[str, Any]] = []
     for rule in rules:
         with waiting(f"Working out the weights {rule}"):

@@ -4,6 +4,7 @@ import contextlib
 import os
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -18,7 +19,10 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from gossamer.errors import InputError
 from gossamer.runtime.experiment import Experiment
+
+_PICTURES = (".png", ".pdf", ".svg")
 
 
 def mend_streams() -> None:
@@ -60,6 +64,14 @@ class _Console(Console):
 def console() -> Console:
     """Tables keep their width in a pipe, where no terminal gives one."""
     return _Console(file=sys.stdout, width=None if sys.stdout.isatty() else 140)
+
+
+def check_picture(name: str) -> Path:
+    """Where a picture goes: a name whose ending says which kind."""
+    path = Path(name)
+    if path.suffix.lower() not in _PICTURES:
+        raise InputError(f"The picture '{path}' must end in {', '.join(_PICTURES)}.")
+    return path
 
 
 @contextlib.contextmanager

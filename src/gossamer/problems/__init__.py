@@ -1,7 +1,25 @@
 """Problems: what gives each client its gradients."""
 
 from gossamer.problems.base import Problem
-from gossamer.problems.logistic import logistic_regression
+from gossamer.problems.datasets import Dataset, load
+from gossamer.problems.module import ModuleProblem, module_problem
+from gossamer.problems.networks import cnn, one_hidden_layer, resnet
 from gossamer.problems.quadratic import quadratic
+from gossamer.problems.regression import least_squares, logistic_regression, softmax_regression
+from gossamer.problems.sine import sine_pl
 
-__all__ = ["Problem", "logistic_regression", "quadratic"]
+__all__ = [
+    "Dataset",
+    "ModuleProblem",
+    "Problem",
+    "cnn",
+    "least_squares",
+    "load",
+    "logistic_regression",
+    "module_problem",
+    "one_hidden_layer",
+    "quadratic",
+    "resnet",
+    "sine_pl",
+    "softmax_regression",
+]

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gossamer.errors import InputError, check_choice
+from gossamer.errors import InputError, check_choice, check_integer
 
 _TOGETHER = 64
 
@@ -21,8 +21,15 @@ class Problem(ABC):
     clients: int
     d: int
     rows_per_client: int
+    """Rows of data that every client has at least."""
+    row_counts: Tensor | None = None
+    """(clients,): the rows of each, where they differ."""
     dtype: torch.dtype
     device: torch.device
+    is_random: bool = False
+    """Whether a gradient draws numbers of its own (dropout): `gradient` then takes `seeds`, one a row."""
+    has_buffers: bool = False
+    """Whether a client keeps more than its model (batch norm): `gradient` then takes `buffers`, and changes them."""
 
     @abstractmethod
     def gradient(self, x: Tensor, batch: Tensor | None = None) -> Tensor:
@@ -32,13 +39,68 @@ class Problem(ABC):
     def evaluate(self, models: Tensor) -> dict[str, Tensor]:
         """`loss` and `grad_norm` of f at each of the (k, d) models, in float64."""
 
-    def accuracy(self, models: Tensor) -> Tensor | None:
-        """The share of the test rows that each of the (k, d) models gets right; None where there is no test set."""
-        return None
+    def score(self, models: Tensor) -> dict[str, Tensor]:
+        """`loss` and `accuracy` of each of the (k, d) models on the test rows; without what there is not."""
+        return {}
+
+    def new_buffers(self, models: int) -> dict[str, Tensor]:
+        """What a client keeps beside its model, (models, ...) each; most problems keep nothing."""
+        return {}
+
+    def with_buffers(self, x: Tensor, buffers: dict[str, Tensor]) -> Tensor:
+        """(k, d or more): models with their buffers behind them, as `evaluate` and `score` take them."""
+        return x
 
     def x0(self) -> Tensor:
         """The point from which all clients start unless told otherwise: zero."""
         return torch.zeros(self.d, dtype=self.dtype, device=self.device)
+
+    def smoothness(self) -> float | None:
+        """L, such that every client's gradient is L-Lipschitz; None where it is not known."""
+        return None
+
+    def pl_constant(self) -> float | None:
+        """mu of the PL condition ||grad f||^2 >= 2 mu (f - f*); None where it is not known to hold."""
+        return None
+
+    def minimum(self) -> float | None:
+        """f*, the least value of f; None where it is not known."""
+        return None
+
+    def heterogeneity(self, x: Tensor | None = None) -> float:
+        """Mean over clients of ||grad f_i(x) - grad f(x)||^2, by default at the starting point."""
+        gradients = self.gradient(self._everywhere(x)).double()
+        return float((gradients - gradients.mean(dim=0)).square().sum(dim=1).mean())
+
+    def gradient_noise(self, x: Tensor | None = None, batch_size: int = 1, samples: int = 256, seed: int = 0) -> float:
+        """sigma^2: mean over clients of E||minibatch gradient - gradient||^2 at x.
+
+        Rows are drawn with replacement, so it falls as 1 / batch_size. Exact where clients have at most `samples`
+        rows, else estimated from that many rows of each.
+        """
+        batch_size, samples = check_integer("batch_size", batch_size, 1), check_integer("samples", samples, 2)
+        models = self._everywhere(x)
+        counts = self.row_counts if self.row_counts is not None else torch.full((self.clients,), self.rows_per_client)
+        exact = int(counts.max()) <= samples and self.row_counts is None
+        generator = torch.Generator().manual_seed(check_integer("seed", seed, 0))
+        draws = self.rows_per_client if exact else samples
+        chosen = (torch.rand(self.clients, draws, generator=generator) * counts.cpu()[:, None]).long()
+        rows = torch.arange(draws).expand(self.clients, draws) if exact else chosen
+        total = torch.zeros(models.shape, dtype=torch.float64, device=self.device)
+        squares = torch.zeros(self.clients, dtype=torch.float64, device=self.device)
+        for draw in torch.split(rows.to(self.device), 1, dim=1):
+            gradient = self.gradient(models, draw).double()
+            total += gradient
+            squares += gradient.square().sum(dim=1)
+        variance = squares / draws - (total / draws).square().sum(dim=1)
+        return float(variance.mean()) * (1 if exact else draws / (draws - 1)) / batch_size
+
+    def _everywhere(self, x: Tensor | None) -> Tensor:
+        """One point at every client."""
+        point = self.x0() if x is None else torch.as_tensor(x).detach().to(self.device, self.dtype)
+        if point.shape != (self.d,):
+            raise InputError(f"A point of this problem has {self.d} coordinates, got shape {tuple(point.shape)}.")
+        return point.expand(self.clients, self.d).contiguous()
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(f'{k}={v!r}' for k, v in self.describe().items() if k != 'problem')})"

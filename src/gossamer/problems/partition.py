@@ -1,31 +1,162 @@
-"""Which client holds which rows."""
+"""Which client holds which rows: from the paper's unshuffled split to Dirichlet mixtures."""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from gossamer.errors import InputError, check_integer
+from gossamer.errors import InputError, check_bool, check_integer, check_positive, settle
 from gossamer.registry import partitions
 
 Indices = npt.NDArray[np.int64]
 
 
-def split(labels: npt.NDArray[np.float64], clients: int, partition: str = "sorted", seed: int = 0) -> Indices:
-    """(clients, rows) row numbers: equal shares, with the remainder dropped as in the paper."""
+class Partition(ABC):
+    """A rule that shares out the rows of a data set."""
+
+    @abstractmethod
+    def __call__(self, labels: npt.NDArray[Any], sizes: Indices, random: np.random.Generator) -> list[Indices]:
+        """The row numbers of each client; client i is to get `sizes[i]` of them, each row once at most."""
+
+
+def split(
+    labels: npt.NDArray[Any], clients: int, partition: str | Partition = "sorted", seed: int = 0, *, equal: bool = True
+) -> list[Indices]:
+    """The row numbers of each client.
+
+    Args:
+        labels: Of all rows.
+        clients: How many share them.
+        partition: `"sorted"`, `"iid"`, `"by_label"`, `"dirichlet:0.5"`, `"shards:2"`.
+        seed: Of a random partition.
+        equal: Give every client as many rows and drop the remainder, as the paper does; else keep every row.
+    """
     clients, seed = check_integer("clients", clients, 1), check_integer("seed", seed, 0)
+    check_bool("equal", equal)
     if clients > len(labels):
         raise InputError(f"{clients} clients cannot share {len(labels)} rows; ask for at most {len(labels)} clients.")
-    order = partitions.get(partition)(labels, seed)
-    rows = len(labels) // clients
-    return np.asarray(order[: rows * clients], np.int64).reshape(clients, rows)
+    rule = partitions.build(partition)
+    if not isinstance(rule, Partition):
+        raise InputError(f"`partition` must be a name such as 'sorted' or 'dirichlet:0.5', got {partition!r}.")
+    if labels.ndim != 1 and not isinstance(rule, IID):
+        raise InputError(f"Labels of shape {labels.shape} cannot be told apart by {partition!r}; take 'iid'.")
+    sizes = np.full(clients, len(labels) // clients)
+    if not equal:
+        sizes[: len(labels) % clients] += 1
+    shares = rule(labels, sizes, np.random.default_rng(seed))
+    if equal:  # by_label gives as many as there are
+        least = min(map(len, shares))
+        shares = [share[:least] for share in shares]
+    return [np.asarray(share, np.int64) for share in shares]
+
+
+def _cut(order: npt.NDArray[Any], sizes: Indices) -> list[Indices]:
+    """Consecutive pieces of these sizes."""
+    return np.split(order, np.cumsum(sizes))[: len(sizes)]
 
 
 @partitions.register("sorted")
-def sort_by_label(labels: npt.NDArray[np.float64], seed: int) -> Indices:
+@dataclass(frozen=True)
+class Sorted(Partition):
     """The paper's unshuffled split: rows in the order of their labels, so that most clients see one label alone."""
-    return np.argsort(labels, kind="stable")
+
+    def __call__(self, labels: npt.NDArray[Any], sizes: Indices, random: np.random.Generator) -> list[Indices]:
+        """Consecutive rows."""
+        return _cut(np.argsort(labels, kind="stable"), sizes)
 
 
 @partitions.register("iid")
-def shuffle(labels: npt.NDArray[np.float64], seed: int) -> Indices:
+@dataclass(frozen=True)
+class IID(Partition):
     """Rows in random order: every client sees the same mix."""
-    return np.random.default_rng(seed).permutation(len(labels))
+
+    def __call__(self, labels: npt.NDArray[Any], sizes: Indices, random: np.random.Generator) -> list[Indices]:
+        """Random rows."""
+        return _cut(random.permutation(len(labels)), sizes)
+
+
+@partitions.register("by_label")
+@dataclass(frozen=True)
+class ByLabel(Partition):
+    """Client i holds label i alone; more clients than labels share a label, fewer hold several."""
+
+    def __call__(self, labels: npt.NDArray[Any], sizes: Indices, random: np.random.Generator) -> list[Indices]:
+        """All rows of a client's labels, whatever `sizes` says."""
+        classes, clients = np.unique(labels), len(sizes)
+        if len(classes) > max(1000, clients):
+            raise InputError(f"'by_label' needs labels that repeat, but there are {len(classes):,} different ones.")
+        holders: list[list[int]] = [[] for _ in classes]
+        for i in range(max(clients, len(classes))):
+            holders[i % len(classes)].append(i % clients)
+        parts: list[list[Indices]] = [[] for _ in range(clients)]
+        for label, who in zip(classes, holders, strict=True):
+            for client, rows in zip(who, np.array_split(np.flatnonzero(labels == label), len(who)), strict=True):
+                parts[client].append(rows)
+        shares = [np.concatenate(part) for part in parts]
+        empty = next((i for i, share in enumerate(shares) if not len(share)), None)
+        if empty is not None:
+            raise InputError(f"'by_label' leaves client {empty} without rows; ask for fewer than {clients} clients.")
+        return shares
+
+
+@partitions.register("dirichlet")
+@dataclass(frozen=True)
+class Dirichlet(Partition):
+    """Each client draws its mix of labels from a Dirichlet distribution (Hsu, Qi and Brown, 2019).
+
+    Args:
+        alpha: Small: one or two labels a client; large: everybody's mix is that of the data.
+    """
+
+    alpha: float = 0.5
+
+    def __post_init__(self) -> None:
+        settle(self, alpha=check_positive("alpha", self.alpha))
+
+    def __call__(self, labels: npt.NDArray[Any], sizes: Indices, random: np.random.Generator) -> list[Indices]:
+        """Sizes as asked for; where a label runs out, its share goes to those that are left."""
+        classes, counts = np.unique(labels, return_counts=True)
+        pools = [random.permutation(np.flatnonzero(labels == label)).tolist() for label in classes]
+        share_of = np.maximum(random.dirichlet(self.alpha * counts / counts.mean(), len(sizes)), 1e-12)
+        shares = []
+        for wanted, mix in zip(sizes, share_of, strict=True):
+            mine: list[int] = []
+            while len(mine) < wanted:
+                left = np.array([len(pool) for pool in pools])
+                odds = np.where(left > 0, mix, 0.0)
+                drawn = random.multinomial(wanted - len(mine), odds / odds.sum())
+                for pool, many in zip(pools, np.minimum(drawn, left), strict=True):
+                    mine += pool[len(pool) - many :]
+                    del pool[len(pool) - many :]
+            shares.append(np.array(mine))
+        return shares
+
+
+@partitions.register("shards")
+@dataclass(frozen=True)
+class Shards(Partition):
+    """Rows sorted by label are cut into shards, and each client gets k of them at random (McMahan et al., 2017).
+
+    Args:
+        k: Shards a client.
+    """
+
+    k: int = 2
+
+    def __post_init__(self) -> None:
+        settle(self, k=check_integer("k", self.k, 1))
+
+    def __call__(self, labels: npt.NDArray[Any], sizes: Indices, random: np.random.Generator) -> list[Indices]:
+        """Sizes as asked for: a client's shards are as equal as they can be."""
+        clients = len(sizes)
+        if self.k > sizes.min():
+            raise InputError(f"'shards' cannot cut the {sizes.min()} rows of a client into k = {self.k} shards.")
+        whose = random.permutation(np.repeat(np.arange(clients), self.k))
+        shard_sizes = np.empty(len(whose), np.int64)
+        for client in range(clients):
+            mine = np.flatnonzero(whose == client)
+            shard_sizes[mine] = [len(part) for part in np.array_split(np.empty(sizes[client]), self.k)]
+        shards = _cut(np.argsort(labels, kind="stable"), shard_sizes)
+        return [np.concatenate([shards[i] for i in np.flatnonzero(whose == client)]) for client in range(clients)]

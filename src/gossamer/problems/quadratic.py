@@ -29,6 +29,18 @@ class Quadratic(Problem):
         """The x where the gradient of f is zero."""
         return self._b / self._a
 
+    def smoothness(self) -> float:
+        """The largest curvature of a client."""
+        return float(self.curvature.max())
+
+    def pl_constant(self) -> float:
+        """The smallest curvature of f, which is strongly convex."""
+        return float(self._a.min())
+
+    def minimum(self) -> float:
+        """f at the minimizer."""
+        return float(self.evaluate(self.minimizer()[None])["loss"][0])
+
     def gradient(self, x: Tensor, batch: Tensor | None = None) -> Tensor:
         """D_i (x_i - mean of the chosen centres)."""
         shape = (-1, self.clients, self.d)

@@ -2,7 +2,8 @@
 
 from gossamer.report.figure import convergence_figure
 from gossamer.report.network import network_figure
+from gossamer.report.shares import shares_figure
 from gossamer.report.summary import summarize
 from gossamer.report.table import result_table
 
-__all__ = ["convergence_figure", "network_figure", "result_table", "summarize"]
+__all__ = ["convergence_figure", "network_figure", "result_table", "shares_figure", "summarize"]

@@ -11,7 +11,7 @@ import numpy as np
 from gossamer.errors import InputError
 from gossamer.report.figure import LOOK, plain, save
 
-_MOST = 2000
+_MOST, _MOST_EDGES = 2000, 50_000
 _POSITIVE, _NEGATIVE = "#0072B2", "#D55E00"
 
 
@@ -27,8 +27,11 @@ def network_figure(
         path: Where to save it (PNG, PDF, SVG).
         title: Above the picture.
     """
-    if clients > _MOST:
-        raise InputError(f"A drawing shows at most {_MOST:,} clients, got {clients:,}.")
+    if clients > _MOST or len(weights) > _MOST_EDGES:
+        raise InputError(
+            f"A drawing shows at most {_MOST:,} clients and {_MOST_EDGES:,} edges, "
+            f"got {clients:,} and {len(weights):,}."
+        )
     import matplotlib
     from matplotlib.collections import LineCollection
     from matplotlib.figure import Figure

@@ -39,8 +39,20 @@ class Run:
     method: Algorithm
     seed: int
     record: Record
-    x: Tensor
-    """The final models, (clients, d); those before the fatal round if the run diverged."""
+    d: int
+    """Coordinates of a model."""
+    snapshot: Tensor
+    """The final models with their buffers, if there are any, behind them, (clients, d or more)."""
+
+    @property
+    def x(self) -> Tensor:
+        """The final models, (clients, d); those before the fatal round if the run diverged."""
+        return self.snapshot[:, : self.d]
+
+    @property
+    def average(self) -> Tensor:
+        """The average of the final models (and of their buffers): what is measured, and what one would deploy."""
+        return self.snapshot.mean(dim=0)
 
     def __repr__(self) -> str:
         last = self.record.rows[-1] if self.record.rows else {}
@@ -127,7 +139,10 @@ class Recorder:
             self._flush()
             for seed, writer in self.writers.items():
                 writer.close(self.records[seed].end)
-        return Runs(Run(self.label, sim.method, seed, self.records[seed], self.finals[seed]) for seed in self.records)
+        d = sim.problem.d
+        return Runs(
+            Run(self.label, sim.method, seed, record, d, self.finals[seed]) for seed, record in self.records.items()
+        )
 
     def _loop(self, rounds: int, eval_every: int, progress: Progress | None) -> None:
         sim = self.simulation
@@ -151,7 +166,7 @@ class Recorder:
             if progress is not None and (now - told > 0.1 or sim.t == rounds):
                 progress(self.label, sim.t)
                 told = now
-        for seed, x in zip(sim.seeds, sim.models(), strict=True):
+        for seed, x in zip(sim.seeds, sim.snapshot(), strict=True):
             self.finals[seed] = x
             self.records[seed].end = {"status": "finished", "round": rounds}
 
@@ -168,7 +183,7 @@ class Recorder:
                 f"longer finite; {sim.method.remedy()}."
             )
             logger.warning(reason)
-            self.finals[seed] = sim.models()[i]
+            self.finals[seed] = sim.snapshot()[i]
             self.records[seed].end = {"status": "diverged", "round": sim.t + 1, "reason": reason}
         sim.drop([sim.seeds[i] for i in bad])
 
@@ -190,7 +205,7 @@ class Recorder:
             "seconds": round(self._seconds, 6),
         }
         sent = {seed: {"bits": traffic.bits[seed], "bits_total": traffic.bits_total[seed]} for seed in sim.seeds[which]}
-        models = sim.models()[which]
+        models = sim.snapshot()[which]
         self._snapshots.append((row, sent, models))
         size = models.numel() * models.element_size()
         together = max(1, min(_EVALUATED_TOGETHER, _SNAPSHOT_BYTES // size))
@@ -205,13 +220,14 @@ class Recorder:
         models = torch.cat([models for _, _, models in self._snapshots])  # (snapshots and seeds, clients, d)
         average = models.mean(dim=1, dtype=torch.float64)
         measured = problem.evaluate(average)
-        measured["consensus"] = (models - average[:, None]).square().sum(dim=2).mean(dim=1)
-        accuracy = problem.accuracy(average)
-        if accuracy is not None:
-            measured["accuracy"] = accuracy
-            own = problem.accuracy(models.flatten(0, 1))
-            assert own is not None
-            measured["worst_accuracy"] = own.view(models.shape[:2]).amin(dim=1)
+        apart = (models - average[:, None])[:, :, : problem.d]
+        measured["consensus"] = apart.square().sum(dim=2).mean(dim=1)
+        for name, values in problem.score(average).items():
+            measured[f"test_{name}" if name == "loss" else name] = values
+        for name, values in problem.score(models.flatten(0, 1)).items():
+            own = values.view(models.shape[:2])
+            measured[f"mean_{name}"] = own.mean(dim=1)
+            measured[f"worst_{name}"] = own.amax(dim=1) if name == "loss" else own.amin(dim=1)
         columns = {name: values.tolist() for name, values in measured.items()}
         at = 0
         while self._snapshots:  # one by one, so that an interrupt loses none and writes none twice

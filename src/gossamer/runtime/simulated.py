@@ -16,6 +16,7 @@ from gossamer.compression import packet
 from gossamer.compression.base import CODECS, Codec, Compressor, Message
 from gossamer.errors import InputError, NonFiniteError, check_choice, check_integer
 from gossamer.problems.base import Problem
+from gossamer.runtime.memory import keep_freed_memory
 from gossamer.runtime.recorder import Progress, Recorder, Run, Runs, fresh_folder
 from gossamer.streams import Streams
 from gossamer.topology import MixingMatrix
@@ -110,6 +111,7 @@ def simulate(
     for one in methods.values():
         check_method_fits(one, problem, mixing)
     folder = None if record_dir is None else fresh_folder(record_dir, methods, seeds)
+    keep_freed_memory()
 
     runs = Runs()
     for label, one in methods.items():
@@ -131,8 +133,9 @@ def check_batch_size(batch_size: object, problem: Problem) -> int:
     """A batch size that every client's data can fill."""
     checked = check_integer("batch_size", batch_size, 1)
     if checked > problem.rows_per_client:
+        whose = "a client" if problem.row_counts is None else f"client {int(problem.row_counts.argmin())}"
         raise InputError(
-            f"`batch_size` must be at most {problem.rows_per_client}, the rows of a client, got {checked}; "
+            f"`batch_size` must be at most {problem.rows_per_client}, the rows of {whose}, got {checked}; "
             "leave it out for full gradients."
         )
     return checked
@@ -190,6 +193,7 @@ class Simulation:
         self.traffic = Traffic(mixing, self.streams.seeds, codec)
         self.t = 0
         self.state: State = method.init(starting_models(x0, problem, self.streams))
+        self.buffers = problem.new_buffers(len(seeds) * problem.clients)
 
     @property
     def seeds(self) -> tuple[int, ...]:
@@ -199,6 +203,7 @@ class Simulation:
     def step(self) -> None:
         """One round; a NonFiniteError with the bad rows, and nothing changed, if the models do not stay finite."""
         packets: list[tuple[Message, ...]] = []
+        oracle = _Oracle(self.problem, self.streams, self.t, self.batch_size, self.buffers)
 
         def exchange(*messages: Message | None) -> Arrived:
             sent = tuple(message for message in messages if message is not None)
@@ -209,7 +214,7 @@ class Simulation:
         round = Round(
             t=self.t,
             lr=self.method.lr,
-            oracle=_Oracle(self.problem, self.streams, self.t, self.batch_size),
+            oracle=oracle,
             random=lambda purpose: self.streams.at(self.t, purpose),
             exchange=exchange,
             dtype=self.problem.dtype,
@@ -219,7 +224,7 @@ class Simulation:
             bad = (~torch.isfinite(state.x).all(dim=1)).nonzero()[:, 0].tolist()
             if bad:
                 raise NonFiniteError("The models are no longer finite.", bad)
-        self.state = state
+        self.state, self.buffers = state, oracle.buffers
         for sent in packets:
             self.traffic.count(sent, self.t, self.streams.seeds)
         self.t += 1
@@ -229,11 +234,21 @@ class Simulation:
         x: Tensor = self.state.x
         return x.view(len(self.seeds), self.problem.clients, self.problem.d)
 
+    def snapshot(self) -> Tensor:
+        """(seeds, clients, d or more): the models as they are measured, with their buffers behind them."""
+        x: Tensor = self.problem.with_buffers(self.state.x, self.buffers)
+        return x.view(len(self.seeds), self.problem.clients, x.shape[1])
+
     def drop(self, seeds: Sequence[int]) -> None:
         """Go on without these seeds: rows of different seeds never meet, so the others do not notice."""
         keep = [i for i, seed in enumerate(self.seeds) if seed not in seeds]
         shape = (len(self.seeds), self.problem.clients)
-        self.state = map_state(self.state, lambda x: x.view(*shape, *x.shape[1:])[keep].flatten(0, 1))
+
+        def kept(x: Tensor) -> Tensor:
+            return x.view(*shape, *x.shape[1:])[keep].flatten(0, 1)
+
+        self.state = map_state(self.state, kept)
+        self.buffers = {name: kept(buffer) for name, buffer in self.buffers.items()}
         self.streams = Streams([self.seeds[i] for i in keep], self.streams.clients, self.problem.device)
 
 
@@ -320,19 +335,38 @@ class Traffic:
 
 
 class _Oracle:
-    """A round's gradients; the minibatch is drawn when it is first asked for, and is the same for the whole round."""
+    """A round's gradients; the minibatch is drawn when it is first asked for, and is the same for the whole round.
 
-    def __init__(self, problem: Problem, streams: Streams, t: int, batch_size: int | None) -> None:
+    The first gradient of a round moves the clients' buffers; others on the same minibatch do not move them again.
+    """
+
+    def __init__(
+        self, problem: Problem, streams: Streams, t: int, batch_size: int | None, buffers: dict[str, Tensor]
+    ) -> None:
         self.problem, self.streams, self.t, self.batch_size = problem, streams, t, batch_size
+        self.buffers, self._before = buffers, buffers
         self._batch: Tensor | None = None
 
     def __call__(self, x: Tensor) -> Tensor:
         if self.batch_size is not None and self._batch is None:
-            self._batch = self.streams.at(self.t, "batch").below(self.problem.rows_per_client, self.batch_size)
-        return self.problem.gradient(x, self._batch)
+            counts = self.problem.row_counts
+            high = self.problem.rows_per_client if counts is None else counts
+            self._batch = self.streams.at(self.t, "batch").below(high, self.batch_size)
+        return self._gradient(x, self._batch)
 
     def full(self, x: Tensor) -> Tensor:
-        return self.problem.gradient(x, None)
+        return self._gradient(x, None)
+
+    def _gradient(self, x: Tensor, batch: Tensor | None) -> Tensor:
+        more: dict[str, Any] = {}
+        if self.problem.has_buffers:
+            more["buffers"] = {name: buffer.clone() for name, buffer in self._before.items()}
+        if self.problem.is_random:
+            more["seeds"] = self.streams.at(self.t, "module").seeds()
+        gradient = self.problem.gradient(x, batch, **more)
+        if more.get("buffers") and self.buffers is self._before:
+            self.buffers = more["buffers"]
+        return gradient
 
 
 def starting_models(x0: X0, problem: Problem, streams: Streams) -> Tensor:

@@ -1,6 +1,5 @@
 """Graphs and matrices of one's own: edge lists, adjacency matrices, weights, as arrays or in files."""
 
-import csv
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,9 +9,7 @@ import numpy.typing as npt
 
 from gossamer.errors import InputError, check_path
 from gossamer.registry import graphs
-from gossamer.topology.base import Graph, Matrix, check_size, from_edges
-
-_MOST_CLIENTS = 1_000_000
+from gossamer.topology.base import _MOST_CLIENTS, Graph, Matrix, check_size, from_edges
 
 
 @graphs.register("edge_list")
@@ -74,7 +71,7 @@ def as_matrix(values: npt.ArrayLike, what: str) -> Matrix:
     """A matrix of real numbers, or a sentence that begins with `what`."""
     try:
         matrix = np.asarray(values)
-    except ValueError:  # rows of different lengths
+    except (ValueError, TypeError, RuntimeError):  # rows of different lengths, a tensor with a graph behind it
         matrix = np.empty(0, object)
     if matrix.ndim != 2 or matrix.dtype.kind not in "biuf":
         shown = " ".join(str(values).split())
@@ -87,16 +84,16 @@ def read_matrix(file: str | os.PathLike[str]) -> Matrix:
     check_path("file", file)
     if Path(file).suffix == ".npy":
         try:
-            return as_matrix(np.load(file, allow_pickle=False), f"The file '{file}' must hold a matrix of numbers")
-        except (OSError, ValueError, EOFError, MemoryError) as error:
-            if isinstance(error, InputError):
-                raise
+            with open(file, "rb") as content:
+                loaded = np.load(content, allow_pickle=False)
+        except Exception as error:  # a damaged file makes NumPy raise whatever its header leads it to
             reason = getattr(error, "strerror", None) or "it is not a .npy file"
-            raise InputError(f"The matrix '{file}' cannot be read: {reason}.") from None
+            raise InputError(f"The matrix {str(file)!r} cannot be read: {reason}.") from None
+        return as_matrix(loaded, f"The file '{file}' must hold a matrix of numbers")
     rows: list[list[float]] = []
     for number, line in _lines(file):
         row: list[float] = []
-        cells = next(csv.reader([line], skipinitialspace=True)) if "," in line else line.split()
+        cells = [cell.strip().strip('"') for cell in line.split(",")] if "," in line else line.split()
         for column, text in enumerate(cells, 1):
             try:
                 row.append(float(text))
@@ -115,11 +112,13 @@ def read_matrix(file: str | os.PathLike[str]) -> Matrix:
 def _lines(file: str | os.PathLike[str]) -> Iterator[tuple[int, str]]:
     """The lines of a text file that are not empty, without comments, with their numbers."""
     try:
-        with open(file, encoding="utf-8") as text:
+        if not Path(file).is_file():  # a pipe or a device may never end
+            raise FileNotFoundError(0, "No such file" if not Path(file).exists() else "It is not a file")
+        with open(file, encoding="utf-8-sig") as text:
             for number, line in enumerate(text, 1):
                 bare = line.partition("#")[0].strip()
                 if bare:
                     yield number, bare
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or "it is not text"
-        raise InputError(f"'{file}' cannot be read: {reason}.") from None
+        raise InputError(f"{str(file)!r} cannot be read: {reason}.") from None

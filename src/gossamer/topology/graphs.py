@@ -9,7 +9,7 @@ import numpy as np
 
 from gossamer.errors import InputError, check_integer, check_unit
 from gossamer.registry import graphs
-from gossamer.topology.base import Edges, Graph, check_size, from_edges, ordered
+from gossamer.topology.base import Edges, Graph, check_clients, check_size, from_edges, ordered
 
 _DRAWS = 100  # of a random graph, before we say that it will not be connected
 
@@ -17,28 +17,28 @@ _DRAWS = 100  # of a random graph, before we say that it will not be connected
 @graphs.register("ring")
 def ring(clients: int) -> Graph:
     """A cycle: each client talks to two neighbours."""
-    clients = check_integer("clients", clients, 2)
+    clients = check_clients("clients", clients, 2)
     return from_edges(clients, ring_edges(clients))
 
 
 @graphs.register("path")
 def path(clients: int) -> Graph:
     """A line: a ring with one edge cut."""
-    clients = check_integer("clients", clients, 2)
+    clients = check_clients("clients", clients, 2)
     return from_edges(clients, grid_edges(1, clients))
 
 
 @graphs.register("star")
 def star(clients: int) -> Graph:
     """Client 0 in the middle, talking to all the others."""
-    clients = check_integer("clients", clients, 2)
+    clients = check_clients("clients", clients, 2)
     return from_edges(clients, [(0, i) for i in range(1, clients)])
 
 
 @graphs.register("complete")
 def complete(clients: int) -> Graph:
     """Everybody talks to everybody."""
-    clients = check_integer("clients", clients, 2)
+    clients = check_clients("clients", clients, 2)
     check_size(f"A complete graph of {clients:,} clients", clients * (clients - 1) / 2)
     return from_edges(clients, np.stack(np.triu_indices(clients, 1), axis=1))
 
@@ -46,7 +46,7 @@ def complete(clients: int) -> Graph:
 @graphs.register("grid")
 def grid(rows: int, cols: int) -> Graph:
     """Rows and columns, with up to four neighbours; client (r, c) is number r * cols + c."""
-    rows, cols = check_integer("rows", rows, 1), check_integer("cols", cols, 1)
+    rows, cols = check_clients("rows", rows, 1), check_clients("cols", cols, 1)
     if rows * cols < 2:
         raise InputError("A grid needs at least 2 clients, got 1 x 1.")
     check_size(f"A grid of {rows:,} x {cols:,}", 2 * rows * cols)
@@ -56,8 +56,8 @@ def grid(rows: int, cols: int) -> Graph:
 @graphs.register("torus")
 def torus(rows: int, cols: int | None = None) -> Graph:
     """A grid whose borders are joined, so that all have four neighbours; `cols` is `rows` unless given."""
-    rows = check_integer("rows", rows, 3)
-    cols = rows if cols is None else check_integer("cols", cols, 3)
+    rows = check_clients("rows", rows, 3)
+    cols = rows if cols is None else check_clients("cols", cols, 3)
     check_size(f"A torus of {rows:,} x {cols:,}", 2 * rows * cols)
     return from_edges(rows * cols, torus_edges(rows, cols))
 
@@ -65,7 +65,7 @@ def torus(rows: int, cols: int | None = None) -> Graph:
 @graphs.register("hypercube")
 def hypercube(clients: int) -> Graph:
     """Clients whose binary numbers differ in one digit are neighbours; `clients` is a power of two."""
-    clients = check_integer("clients", clients, 2)
+    clients = check_clients("clients", clients, 2)
     if clients & (clients - 1):
         below = 1 << (clients.bit_length() - 1)
         raise InputError(f"A hypercube has a power of two clients, got {clients}; take {below} or {2 * below}.")
@@ -76,7 +76,7 @@ def hypercube(clients: int) -> Graph:
 @graphs.register("exponential")
 def exponential(clients: int) -> Graph:
     """Each client talks to those 1, 2, 4, 8, ... places away on a ring, in both directions."""
-    clients = check_integer("clients", clients, 2)
+    clients = check_clients("clients", clients, 2)
     check_size(f"An exponential graph of {clients:,} clients", clients * math.log2(clients))
     return from_edges(clients, exponential_edges(clients))
 
@@ -84,9 +84,9 @@ def exponential(clients: int) -> Graph:
 @graphs.register("erdos_renyi")
 def erdos_renyi(clients: int, p: float, seed: int = 0) -> Graph:
     """Each pair is joined with probability p; drawn again, with the next seed, until connected."""
-    clients, p = check_integer("clients", clients, 2), check_unit("p", p)
-    lonely = clients * (1 - p) ** (clients - 1)  # on average
-    if lonely > 10:
+    clients, p = check_clients("clients", clients, 2), check_unit("p", p)
+    lonely = clients * (1 - p) ** (clients - 1)  # on average; connected with a chance of about exp(-lonely)
+    if lonely > 3 or 1 - p == 1:
         raise InputError(
             f"An Erdos-Renyi graph of {clients:,} clients with p = {p:g} is hopeless: about {lonely:,.0f} would have "
             f"no neighbours; take p above log(clients)/clients = {math.log(clients) / clients:.2g}."
@@ -102,11 +102,17 @@ def erdos_renyi(clients: int, p: float, seed: int = 0) -> Graph:
 @graphs.register("random_regular")
 def random_regular(clients: int, degree: int, seed: int = 0) -> Graph:
     """A random graph in which all have `degree` neighbours; drawn again until connected."""
-    clients = check_integer("clients", clients, 2)
+    clients = check_clients("clients", clients, 2)
     degree = check_integer("degree", degree, 1, clients - 1)
     if clients * degree % 2:
         raise InputError(f"`clients` x `degree` must be even, got {clients} x {degree}: an edge has two ends.")
+    if degree == 1 and clients > 2:
+        raise InputError(f"{clients} clients with 1 neighbour each are not connected; take a degree of 2 or more.")
     check_size(f"A regular graph of {clients:,} clients", clients * degree / 2)
+    if 2 * degree >= clients:  # the complement is quick to draw, where the graph itself is not
+        return nx.complement(
+            nx.random_regular_graph(clients - 1 - degree, clients, seed=check_integer("seed", seed, 0))
+        )
     return _connected(
         lambda seed: nx.random_regular_graph(degree, clients, seed=seed),
         seed,
@@ -117,7 +123,7 @@ def random_regular(clients: int, degree: int, seed: int = 0) -> Graph:
 @graphs.register("small_world")
 def small_world(clients: int, degree: int = 4, rewire: float = 0.1, seed: int = 0) -> Graph:
     """A ring of `degree` nearest neighbours, each edge rewired with some chance (Watts and Strogatz, 1998)."""
-    clients = check_integer("clients", clients, 3)
+    clients = check_clients("clients", clients, 3)
     degree = check_integer("degree", degree, 2, clients - 1)
     if degree % 2:
         raise InputError(f"`degree` of a small world must be even, half to each side, got {degree}.")
@@ -133,7 +139,7 @@ def small_world(clients: int, degree: int = 4, rewire: float = 0.1, seed: int = 
 @graphs.register("barbell")
 def barbell(clients: int, bridge: int = 0) -> Graph:
     """Two complete halves, joined by a path of `bridge` clients (0: by one edge)."""
-    clients = check_integer("clients", clients, 4)
+    clients = check_clients("clients", clients, 4)
     bridge = check_integer("bridge", bridge, 0, clients - 4)
     half, odd = divmod(clients - bridge, 2)
     if odd:
@@ -146,7 +152,7 @@ def barbell(clients: int, bridge: int = 0) -> Graph:
 @graphs.register("balanced_tree")
 def balanced_tree(clients: int, branching: int = 2) -> Graph:
     """Client 0 at the root, `branching` children each, levels filled one after the other."""
-    clients, branching = check_integer("clients", clients, 2), check_integer("branching", branching, 1)
+    clients, branching = check_clients("clients", clients, 2), check_integer("branching", branching, 1)
     graph: Graph = nx.full_rary_tree(branching, clients)
     return graph
 

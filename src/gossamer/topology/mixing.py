@@ -42,16 +42,17 @@ class MixingMatrix:
         self.graph = checked(graph) if _edges is None else graph
         if not sparse.issparse(matrix):
             matrix = as_matrix(matrix, "A mixing matrix must be a square matrix of numbers")
-        self.sparse = sparse.csr_array(matrix, dtype=np.float64)
-        self.sparse.sort_indices()
+        elif matrix.dtype.kind not in "biuf":  # type: ignore[union-attr]
+            raise InputError(f"A mixing matrix must be a square matrix of numbers, got {matrix.dtype} ones.")  # type: ignore[union-attr]
+        self.sparse = sparse.csr_array(matrix, dtype=np.float64, copy=True)  # the user's own stays as it is
+        self.sparse.sum_duplicates()
         _check(self.sparse, len(self.graph), edges_of(self.graph) if _edges is None else _edges)
         if _ends is not None:
             self._ends = _ends
         if self.rho <= _NARROWEST:
             second, least = self._ends
-            remedy = (
-                "some weights are 0 and part the graph" if second >= -least else "try (W + I)/2, or smaller weights"
-            )
+            apart = "some weights are 0 and part the graph, or it is too long to mix"
+            remedy = apart if second >= -least else "try (W + I)/2, or smaller weights"
             raise InputError(
                 f"The mixing matrix does not mix: its eigenvalues but for the first reach from {least:.4g} to "
                 f"{second:.4g}, and must lie inside -1 and 1; {remedy}."
@@ -137,6 +138,8 @@ def mixing_matrix(
 
 def lazy(mixing: MixingMatrix) -> MixingMatrix:
     """(W + I)/2: no eigenvalue below 0, and the gap of W to its second largest halved."""
+    if not isinstance(mixing, MixingMatrix):
+        raise InputError(f"`lazy` takes a MixingMatrix, got {type(mixing).__name__}; by name, weights='lazy:fdla'.")
     second, least = mixing._ends
     half = (mixing.sparse + sparse.eye_array(mixing.clients)) / 2
     return MixingMatrix(half, mixing.graph, edges_of(mixing.graph), ((1 + second) / 2, (1 + least) / 2))
@@ -144,12 +147,11 @@ def lazy(mixing: MixingMatrix) -> MixingMatrix:
 
 def _by_rule(name: str, clients: int, edges: Edges) -> npt.NDArray[np.float64]:
     first, _, rest = name.partition(":")
-    if normal(first) == "lazy":
-        if not rest:
-            raise InputError("The weights 'lazy' need a rule to make lazy, as in 'lazy:metropolis'.")
-        return _by_rule(rest, clients, edges) / 2  # W = I - sum of w_e (...), so halving w halves W - I
-    w: npt.NDArray[np.float64] = rules.get(name)(clients, edges)
-    return w
+    lazily = normal(first) == "lazy"
+    if lazily and not rest:
+        raise InputError("The weights 'lazy' need a rule to make lazy, as in 'lazy:metropolis'.")
+    w: npt.NDArray[np.float64] = rules.get(rest if lazily else name)(clients, edges)
+    return w / 2 if lazily else w  # W = I - sum of w_e (...), so halving w halves W - I
 
 
 def _check(w: sparse.csr_array, n: int, edges: Edges) -> None:

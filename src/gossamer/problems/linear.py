@@ -1,0 +1,181 @@
+"""What linear models share: outputs A x of data rows, one loss a row, a regulariser."""
+
+from abc import abstractmethod
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gossamer.errors import InputError
+from gossamer.problems.base import Problem, in_groups
+from gossamer.problems.datasets import Dataset
+from gossamer.problems.rows import Rows
+
+_ROWS = 1 << 13  # data rows evaluated at once: their outputs stay in the cache between the passes over them
+
+
+class LinearModel(Problem):
+    """f_i(x) = mean of loss(A x, y) over client i's rows + nonconvex * sum_j x_j^2 / (1 + x_j^2) + l2/2 ||x||^2.
+
+    A model x is a matrix (outputs, features) laid out row by row; outputs z are (..., outputs, rows).
+    """
+
+    loss_curvature: float
+    """The largest second derivative of the loss by its outputs."""
+
+    def __init__(
+        self, rows: Rows, outputs: int, test: Rows | None, nonconvex: float, l2: float, about: dict[str, Any]
+    ) -> None:
+        self.rows, self.outputs, self.test = rows, outputs, test
+        self.nonconvex, self.l2 = nonconvex, l2
+        self.features = rows.features.shape[1]
+        self.clients, self.rows_per_client, self.d = rows.clients, rows.least, outputs * self.features
+        self.row_counts = None if rows.are_equal else rows.per_client
+        self.dtype, self.device = rows.features.dtype, rows.features.device
+        self._about = about
+
+    @abstractmethod
+    def losses(self, z: Tensor, y: Tensor) -> Tensor:
+        """(..., rows): the loss of each row, from its outputs (..., outputs, rows) and its label (..., rows)."""
+
+    @abstractmethod
+    def pull(self, z: Tensor, y: Tensor) -> Tensor:
+        """The derivative of the losses by z, of z's shape."""
+
+    def predicted(self, z: Tensor) -> Tensor | None:
+        """(..., rows): the class that each row's outputs say; None where the labels are numbers."""
+        return None
+
+    def gradient(self, x: Tensor, batch: Tensor | None = None) -> Tensor:
+        """Mean of (derivative by z) times the row, and the regulariser's gradient."""
+        rows, shape = self.rows, (-1, self.outputs, self.features)
+        if batch is not None:
+            index = rows.index(batch)
+            a = rows.features.index_select(0, index.flatten()).view(*batch.shape, self.features)
+            # A row times a matrix: torch is five times slower at the same product as a matrix times a column.
+            z = x.view(shape) @ a.mT
+            data = (self.pull(z, rows.labels[index]) @ a).view(x.shape) / batch.shape[1]
+        else:
+            models = x.view(-1, rows.clients, self.outputs, self.features).transpose(0, 1)  # (clients, seeds, ...)
+            if rows.are_equal:
+                a = rows.features.view(rows.clients, rows.least, self.features)
+                z = (models.reshape(rows.clients, -1, self.features) @ a.mT).view(*models.shape[:3], rows.least)
+                pull = self.pull(z, rows.labels.view(rows.clients, 1, rows.least))
+                data = (pull.view(rows.clients, -1, rows.least) @ a).view(models.shape) / rows.least
+            else:
+                parts = []
+                for mine, own in zip(rows.by_client(), models, strict=True):
+                    a = rows.features[mine]
+                    parts.append(self.pull(own @ a.T, rows.labels[mine]) @ a / len(a))
+                data = torch.stack(parts)
+            data = data.transpose(0, 1).reshape(x.shape)
+        return data + self._regulariser_gradient(x)
+
+    def evaluate(self, models: Tensor) -> dict[str, Tensor]:
+        """Over all rows of all clients, many models at a time: matrix-matrix products in place of matrix-vector."""
+        losses, norms = [], []
+        for group in in_groups(models):
+            loss, gradient = self._value(group)
+            losses.append(loss)
+            norms.append(gradient.norm(dim=1))
+        return {"loss": torch.cat(losses)[: len(models)], "grad_norm": torch.cat(norms)[: len(models)]}
+
+    def _value(self, models: Tensor, dtype: torch.dtype | None = None) -> tuple[Tensor, Tensor]:
+        """Losses (k,) and gradients (k, d) at (k, d) models, in the problem's type or another; added up in float64."""
+        rows, wide, dtype = self.rows, models.double(), dtype or self.dtype
+        x = wide.to(dtype).view(-1, self.features)
+        square = wide * wide
+        loss = self.nonconvex * (square / (1 + square)).sum(dim=1) + self.l2 / 2 * square.sum(dim=1)
+        gradient = self._regulariser_gradient(wide)
+        for begin in range(0, rows.total, _ROWS):
+            some = slice(begin, begin + _ROWS)
+            a, y = rows.features[some].to(dtype), rows.labels[some]
+            z = (x @ a.T).view(len(models), self.outputs, -1)
+            pull, each = self.pull(z, y), self.losses(z, y)
+            if rows.weights is not None:
+                weights = rows.weights[some].to(dtype)
+                pull, each = pull * weights, each * weights
+            gradient += (pull.view(len(x), -1) @ a).view(wide.shape).double() / rows.total
+            loss += each.sum(dim=1, dtype=torch.float64) / rows.total
+        return loss, gradient
+
+    def score(self, models: Tensor) -> dict[str, Tensor]:
+        """Loss (without regulariser) and accuracy on the test rows."""
+        if self.test is None:
+            return {}
+        parts: dict[str, list[Tensor]] = {"loss": [], "accuracy": []}
+        for group in in_groups(models.to(self.dtype)):
+            sums = torch.zeros(2, len(group), dtype=torch.float64, device=self.device)
+            for begin in range(0, self.test.total, _ROWS):
+                a, y = (part[begin : begin + _ROWS] for part in (self.test.features, self.test.labels))
+                z = (group.view(-1, self.features) @ a.T).view(len(group), self.outputs, -1)
+                sums[0] += self.losses(z, y).sum(dim=1, dtype=torch.float64)
+                said = self.predicted(z)
+                if said is not None:
+                    sums[1] += (said == y).sum(dim=1)
+            parts["loss"].append(sums[0] / self.test.total)
+            parts["accuracy"].append(sums[1] / self.test.total)
+        if self.predicted(torch.zeros(self.outputs, 1, device=self.device)) is None:
+            del parts["accuracy"]
+        return {name: torch.cat(part)[: len(models)] for name, part in parts.items()}
+
+    def smoothness(self) -> float:
+        """The largest L of a client: the loss's curvature times the largest eigenvalue of A'A / rows, plus the
+        regulariser's.
+
+        For the nonconvex regulariser that is its curvature at zero, 2 nonconvex, the largest in size.
+        """
+        largest: float = max(
+            float(torch.linalg.matrix_norm(self.rows.features[mine].double(), 2)) ** 2 / (mine.stop - mine.start)
+            for mine in self.rows.by_client()
+        )
+        return self.loss_curvature * largest + 2 * self.nonconvex + self.l2
+
+    def pl_constant(self) -> float | None:
+        """`l2`, by strong convexity, where there is no nonconvex regulariser."""
+        return self.l2 if self.l2 > 0 and self.nonconvex == 0 else None
+
+    def minimum(self) -> float:
+        """f*, by L-BFGS in float64 from the starting point; with a nonconvex regulariser, the value it ends at."""
+        return float(self._minimum)
+
+    @cached_property
+    def _minimum(self) -> float:
+        from scipy.optimize import minimize
+
+        def value(x: Any) -> tuple[float, Any]:
+            loss, gradient = self._value(torch.from_numpy(x)[None].to(self.device), torch.float64)
+            return float(loss[0]), gradient[0].cpu().numpy()
+
+        start = self.x0().double().cpu().numpy()
+        found = minimize(value, start, jac=True, method="L-BFGS-B", options={"maxiter": 5000, "ftol": 0, "gtol": 1e-10})
+        return float(found.fun)
+
+    def _regulariser_gradient(self, x: Tensor) -> Tensor:
+        if self.nonconvex and not self.l2:
+            return self.nonconvex * (2 * x / (1 + x * x) ** 2)
+        return self.l2 * x + self.nonconvex * (2 * x / (1 + x * x) ** 2)
+
+    def describe(self) -> dict[str, Any]:
+        """The data, its split and its scale."""
+        return super().describe() | self._about
+
+
+def matrix(dataset: Dataset, features: Any, scale: float, intercept: bool, dtype: torch.dtype) -> Any:
+    """Features as rows of a float64 matrix, divided by `scale`, with a column of ones if asked for; they must fit."""
+    flat = np.asarray(features, np.float64).reshape(len(features), -1)
+    flat = np.hstack([flat, np.ones((len(flat), 1))]) if intercept else flat
+    scaled = flat / scale
+    largest = float(np.abs(scaled).max(initial=0))
+    if not largest <= torch.finfo(dtype).max:
+        raise InputError(f"The features of {dataset.name!r} divided by {scale:g} do not fit into {str(dtype)[6:]}.")
+    return scaled
+
+
+def published_scale(features: Any, intercept: bool) -> float:
+    """||A||_2 / (2 sqrt(N)), the intercept column included."""
+    a = np.asarray(features, np.float64).reshape(len(features), -1)
+    a = np.hstack([a, np.ones((len(a), 1))]) if intercept else a
+    return float(np.sqrt(np.linalg.eigvalsh(a.T @ a)[-1]) / (2 * np.sqrt(len(a))))

@@ -1,0 +1,99 @@
+"""Reading data files: LIBSVM text and idx images, packed or not, checked."""
+
+import bz2
+import gzip
+import hashlib
+import io
+import lzma
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gossamer.errors import DataError
+
+Array = npt.NDArray[Any]
+PACKINGS: dict[str, Callable[[bytes], bytes]] = {
+    ".xz": lzma.decompress,
+    ".bz2": bz2.decompress,
+    ".gz": gzip.decompress,
+    "": bytes,
+}
+_MOST_DENSE_BYTES = 8 << 30
+_IDX_LABELS, _IDX_IMAGES = 2049, 2051  # the magic numbers of the format
+
+
+def packing_of(path: Path) -> str:
+    """The ending that says how a file is packed."""
+    return path.suffix if path.suffix in PACKINGS else ""
+
+
+def read_bytes(path: Path, sha256: str | None = None) -> bytes:
+    """The unpacked bytes of a file; the checksum may be that of the packed or of the unpacked ones."""
+    try:
+        packed = path.read_bytes()
+        content = PACKINGS[packing_of(path)](packed)
+    except (lzma.LZMAError, EOFError, gzip.BadGzipFile, zlib.error, ValueError) as error:
+        raise DataError(f"The data file '{path}' is damaged: {str(error).rstrip('.')}; fetch it again.") from None
+    except OSError as error:
+        raise DataError(f"The data file '{path}' cannot be read: {error.strerror or error}.") from None
+    if sha256 is not None and sha256 not in (hashlib.sha256(part).hexdigest() for part in (packed, content)):
+        raise DataError(f"The data file '{path}' is damaged: its SHA-256 is not that of the original; fetch it again.")
+    return content
+
+
+def read_idx(path: Path, sha256: str | None = None) -> Array:
+    """The bytes of an idx file: labels (rows,), or images (rows, 1, height, width)."""
+    content = read_bytes(path, sha256)
+    header = np.frombuffer(content[:16], ">u4").tolist() if len(content) >= 16 else [0]
+    shape: tuple[int, ...]
+    if header[0] == _IDX_LABELS:
+        shape, start = (header[1],), 8
+    elif header[0] == _IDX_IMAGES:
+        shape, start = (header[1], 1, header[2], header[3]), 16
+    else:
+        raise DataError(f"'{path}' is not an idx file of images or labels.")
+    size = int(np.prod(shape, dtype=object))
+    if len(content) != start + size:
+        raise DataError(f"'{path}' is cut off: it announces {size:,} bytes and holds {len(content) - start:,}.")
+    return np.frombuffer(content, np.uint8, offset=start).reshape(shape)
+
+
+def read_libsvm(path: Path, sha256: str | None = None) -> tuple[Array, Array]:
+    """Features and labels of a LIBSVM file."""
+    from sklearn.datasets import load_svmlight_file
+
+    content = read_bytes(path, sha256)
+    try:
+        # An explicit `zero_based` keeps column j where the file says it is; LIBSVM counts from 1.
+        sparse, labels = load_svmlight_file(io.BytesIO(content), zero_based=False)
+    except (ValueError, OverflowError, IndexError) as error:
+        raise DataError(f"'{path}' is not a LIBSVM file{_bad_line(content)}: {str(error).rstrip('.')}.") from None
+    if sparse.shape[0] == 0:
+        raise DataError(f"'{path}' holds no rows.")
+    size = 8 * sparse.shape[0] * sparse.shape[1]
+    if size > _MOST_DENSE_BYTES:
+        raise DataError(
+            f"'{path}' has {sparse.shape[0]:,} rows of {sparse.shape[1]:,} features, {size / 2**30:.0f} GiB when "
+            f"stored densely; the limit is {_MOST_DENSE_BYTES >> 30} GiB, so take fewer rows or features."
+        )
+    dense = sparse.toarray()
+    if not np.isfinite(dense).all():
+        row, column = np.argwhere(~np.isfinite(dense))[0]
+        raise DataError(f"'{path}' holds {dense[row, column]} in row {row + 1}, feature {column + 1}.")
+    return dense, labels
+
+
+def _bad_line(content: bytes) -> str:
+    """Where a LIBSVM reader stumbles; only looked for once it has."""
+    for number, line in enumerate(content.splitlines(), 1):
+        words = line.split(b"#")[0].split()
+        try:
+            _ = [float(word) for word in words[:1]]
+            _ = [(int(index), float(value)) for index, value in (word.split(b":") for word in words[1:])]
+        except ValueError:
+            return f" (line {number}: {line[:40].decode(errors='replace')!r})"
+    return ""

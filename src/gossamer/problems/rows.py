@@ -1,0 +1,100 @@
+"""The rows of all clients in one tensor, and the bookkeeping of who holds which."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+class Rows:
+    """Features and labels of all clients, one client's rows after another's.
+
+    Pixels stay bytes until they are used, and become (byte - shift) / scale then: that is a quarter of the memory, and
+    of what is read at random for a minibatch.
+    """
+
+    def __init__(
+        self,
+        features: Tensor,
+        labels: Tensor,
+        counts: Sequence[int],
+        dtype: torch.dtype | None = None,
+        shift: float = 0.0,
+        scale: float = 1.0,
+    ) -> None:
+        self.features, self.labels = features, labels  # (rows, ...), (rows, ...)
+        self.dtype, self._shift, self._scale = dtype or features.dtype, shift, scale
+        self._taken, self._scaled = features[:0], features[:0].to(self.dtype)
+        self.counts = list(counts)
+        self.clients, self.total = len(counts), sum(counts)
+        self.least = min(counts)
+        self.are_equal = self.least == max(counts)
+        self.per_client = torch.tensor(self.counts, device=features.device)
+        self.first = torch.cumsum(self.per_client, 0) - self.per_client
+        self._first_column = self.first[:, None]
+        self.width = features[0].numel()
+        # f is the mean over clients: where they hold different numbers of rows, a row of a small client weighs more.
+        share = self.total / (self.clients * self.per_client.double())
+        self.weights = None if self.are_equal else torch.repeat_interleave(share, self.per_client)
+
+    @classmethod
+    def share(
+        cls,
+        features: Any,
+        labels: Any,
+        shares: Sequence[Any],
+        dtype: torch.dtype,
+        device: torch.device,
+        shift: float = 0.0,
+        scale: float = 1.0,
+    ) -> "Rows":
+        """The rows whose numbers are in `shares[i]` to client i; labels of classes stay integers."""
+        order = np.concatenate(shares)
+        x, y = (torch.from_numpy(np.ascontiguousarray(part[order])) for part in (features, labels))
+        kept = y.to(device, dtype if y.is_floating_point() else torch.int64)
+        if x.dtype == torch.uint8:
+            return cls(x.to(device), kept, [len(share) for share in shares], dtype, shift, scale)
+        x = x.to(device, dtype)
+        x = x.sub_(shift).div_(scale) if (shift, scale) != (0, 1) else x
+        return cls(x, kept, [len(share) for share in shares])
+
+    def inputs(self, which: Tensor | slice | list[int]) -> Tensor:
+        """The features of some rows, as numbers."""
+        return self._numbers(self.features[which])
+
+    def take(self, flat: Tensor) -> Tensor:
+        """As `inputs`, for the row numbers of a minibatch, in memory that the next call uses again.
+
+        (The pages of fresh memory would cost more than the rows.)
+        """
+        count = len(flat)
+        if len(self._taken) < count:
+            self._taken = self.features.new_empty(count, *self.features.shape[1:])
+            self._scaled = self._taken if self._is_plain else self._taken.to(self.dtype)
+        taken = torch.index_select(self.features, 0, flat, out=self._taken[:count])
+        return taken if self._is_plain else self._numbers(taken, self._scaled[:count])
+
+    @property
+    def _is_plain(self) -> bool:
+        return self.features.dtype == self.dtype
+
+    def _numbers(self, rows: Tensor, out: Tensor | None = None) -> Tensor:
+        if self._is_plain:
+            return rows
+        numbers = rows.to(self.dtype) if out is None else out.copy_(rows)
+        return (numbers.sub_(self._shift) if self._shift else numbers).div_(self._scale)
+
+    def index(self, batch: Tensor) -> Tensor:
+        """Where the rows `batch` (seeds * clients, b), counted within each client, stand in the whole."""
+        if len(batch) == self.clients:
+            return batch + self._first_column
+        return (batch.view(-1, self.clients, batch.shape[1]) + self._first_column).view(batch.shape)
+
+    def by_client(self) -> Iterator[slice]:
+        """Each client's rows."""
+        begin = 0
+        for count in self.counts:
+            yield slice(begin, begin + count)
+            begin += count

@@ -1,0 +1,92 @@
+"""A nonconvex function that satisfies the Polyak-Lojasiewicz condition, with every constant known."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gossamer.errors import check_integer, check_nonnegative
+from gossamer.problems.base import Problem, as_device, as_dtype
+from gossamer.registry import objectives
+
+
+class SinePL(Problem):
+    """f_i(x) = sum_j x_j^2 + 3 sin(x_j)^2 + (mean over rows r of c_ir)'x, with the c_ir of all clients adding up to 0.
+
+    So f(x) = sum_j x_j^2 + 3 sin(x_j)^2 whatever the clients' disagreement: not convex, its only minimum at 0
+    (Karimi, Nutini and Schmidt, 2016).
+    """
+
+    def __init__(self, slopes: Tensor) -> None:
+        self.slopes = slopes  # (clients, rows, d)
+        self.clients, self.rows_per_client, self.d = slopes.shape
+        self.dtype, self.device = slopes.dtype, slopes.device
+        self._client = torch.arange(self.clients, device=self.device)[:, None]
+
+    def gradient(self, x: Tensor, batch: Tensor | None = None) -> Tensor:
+        """2 x + 3 sin(2 x) + the mean of the chosen slopes."""
+        shape = (-1, self.clients, self.d)
+        if batch is None:
+            slope = self.slopes.mean(dim=1).expand(x.view(shape).shape)
+        else:
+            slope = self.slopes[self._client, batch.view(-1, self.clients, batch.shape[1])].mean(dim=2)
+        return 2 * x + 3 * torch.sin(2 * x) + slope.reshape(x.shape)
+
+    def evaluate(self, models: Tensor) -> dict[str, Tensor]:
+        """In closed form, in float64; what the slopes add up to by rounding is counted in."""
+        x, slope = models.double(), self.slopes.double().mean(dim=(0, 1))
+        loss = (x * x + 3 * torch.sin(x) ** 2 + slope * x).sum(dim=1)
+        return {"loss": loss, "grad_norm": (2 * x + 3 * torch.sin(2 * x) + slope).norm(dim=1)}
+
+    def x0(self) -> Tensor:
+        """3 in every coordinate: beyond where the function bends down."""
+        return torch.full((self.d,), 3.0, dtype=self.dtype, device=self.device)
+
+    def smoothness(self) -> float:
+        """8: the second derivative is 2 + 6 cos(2 x)."""
+        return 8.0
+
+    def pl_constant(self) -> float:
+        """1/32 (Karimi, Nutini and Schmidt, 2016)."""
+        return 1 / 32
+
+    def minimum(self) -> float:
+        """0, at 0."""
+        return 0.0
+
+
+@objectives.register("sine_pl")
+def sine_pl(
+    clients: int = 8,
+    d: int = 10,
+    *,
+    heterogeneity: float = 1.0,
+    noise: float = 0.0,
+    rows: int = 16,
+    seed: int = 0,
+    dtype: str | torch.dtype = "float32",
+    device: str | torch.device = "cpu",
+) -> SinePL:
+    """A nonconvex function with L = 8, mu = 1/32 and f* = 0, and clients that disagree as much as asked for.
+
+    Args:
+        clients: How many.
+        d: Coordinates.
+        heterogeneity: Mean over clients of ||grad f_i - grad f||^2, at every point.
+        noise: Deviation of a row's slope around its client's, in each coordinate.
+        rows: Rows of data a client.
+        seed: Of the generator.
+        dtype: float32 or float64.
+        device: Where the tensors live.
+    """
+    clients, d, rows = (check_integer(k, v, 1) for k, v in {"clients": clients, "d": d, "rows": rows}.items())
+    random = np.random.default_rng(check_integer("seed", seed, 0))
+    slopes: Any = random.standard_normal((clients, d))
+    slopes -= slopes.mean(axis=0)
+    size = np.sqrt((slopes**2).sum(axis=1).mean())
+    slopes *= np.sqrt(check_nonnegative("heterogeneity", heterogeneity)) / size if size > 0 else 0.0
+    spread = random.standard_normal((clients, rows, d))
+    spread = (spread - spread.mean(axis=1, keepdims=True)) * check_nonnegative("noise", noise)
+    where = {"dtype": as_dtype(dtype), "device": as_device(device)}
+    return SinePL(torch.tensor(slopes[:, None] + spread, **where))  # type: ignore[arg-type]
