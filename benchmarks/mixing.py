@@ -17,7 +17,6 @@ from typing import Any
 import torch
 
 import gossamer as gs
-from gossamer.runtime.memory import keep_freed_memory
 from gossamer.runtime.simulated import Mixer
 from gossamer.topology.graphs import build_graph
 
@@ -56,7 +55,6 @@ def main() -> None:
         taken = min(seconds(partial(network, graph, rule)) for _ in range(2))
         result["graph, weights and rho, s"][f"{graph} {rule}"] = round(taken, 3)
 
-    keep_freed_memory()  # as simulate() does
     x, q = (torch.randn(options.clients, options.dimension) for _ in range(2))
     mixer = Mixer(gs.mixing_matrix(gs.ring(options.clients), "fdla"), torch.device("cpu"))
     copies, mixings = [], []

@@ -10,6 +10,13 @@ from gossamer.runtime.experiment import prepare
 from gossamer.spec import load_spec
 
 ROOT = Path(__file__).parents[1]
+OWN = """
+import torch
+from torch.utils.data import TensorDataset
+
+my_module = torch.nn.Linear(5, 3)
+my_dataset = my_test_set = TensorDataset(torch.randn(400, 5), torch.arange(400) % 3)
+"""
 
 
 def blocks(path: Path, language: str) -> list[str]:
@@ -23,8 +30,10 @@ def test_every_public_name_is_documented() -> None:
 
 
 def test_the_readme_works(tmp_path: Path) -> None:
-    (snippet,) = blocks(ROOT / "README.md", "python")
-    done = subprocess.run([sys.executable, "-c", snippet], cwd=tmp_path, capture_output=True, text=True, check=False)
+    snippets = [OWN, *blocks(ROOT / "README.md", "python")]
+    done = subprocess.run(
+        [sys.executable, "-c", "\n".join(snippets)], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     (spec,) = blocks(ROOT / "README.md", "toml")
     (tmp_path / "my.toml").write_text(spec)

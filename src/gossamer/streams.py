@@ -49,6 +49,8 @@ class Streams:
             # Blocks double, so that a short run draws little in vain and a long one makes few generators.
             ahead = 8 if block is None else 2 * block.shape[1]
             many = max(1, min(ahead, _ROUNDS, _BLOCK // max(1, self.rows * width)))
+            block = None  # the old one need not stay while the new one is drawn
+            self._blocks.pop(key, None)
             first, block = t, self._draw(purpose, t, many, width, dtype)
             self._blocks[key] = (first, block)
         return block[:, t - first]

@@ -17,7 +17,7 @@ from gossamer.problems.closed import LayerStack
 from gossamer.problems.datasets import Dataset, load
 from gossamer.problems.partition import Partition, split
 from gossamer.problems.rows import Rows
-from gossamer.problems.trial import Loss, try_out
+from gossamer.problems.trial import Loss, own_generator, try_out
 
 Gradients = Literal["auto", "closed", "vmap", "loop"]
 Pixels = Literal["unit", "raw", "standard"]
@@ -169,7 +169,7 @@ class ModuleProblem(Problem):
         self, x: Tensor, inputs: Tensor, labels: Tensor, buffers: dict[str, Tensor], seeds: Tensor | None, out: Tensor
     ) -> None:
         chosen = [None] * len(x) if seeds is None else seeds.tolist()
-        with torch.enable_grad(), torch.random.fork_rng(enabled=self.is_random):
+        with torch.enable_grad(), own_generator(self.device, enabled=self.is_random):
             for i, seed in enumerate(chosen):
                 if seed is not None:
                     torch.manual_seed(seed)

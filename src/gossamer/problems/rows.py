@@ -84,7 +84,7 @@ class Rows:
         if self._is_plain:
             return rows
         numbers = rows.to(self.dtype) if out is None else out.copy_(rows)
-        return (numbers.sub_(self._shift) if self._shift else numbers).div_(self._scale)
+        return (numbers.sub_(self._shift) if self._shift else numbers).mul_(1 / self._scale)
 
     def index(self, batch: Tensor) -> Tensor:
         """Where the rows `batch` (seeds * clients, b), counted within each client, stand in the whole."""

@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 
 import torch
 from torch import Tensor, nn
@@ -12,11 +13,16 @@ from gossamer.problems.rows import Rows
 Loss = Callable[[Tensor, Tensor], Tensor]
 
 
+def own_generator(device: torch.device, enabled: bool = True) -> AbstractContextManager[None]:
+    """What is drawn inside leaves torch's own generators as they were."""
+    return torch.random.fork_rng([device] if device.type == "cuda" else [], enabled=enabled)
+
+
 def try_out(module: nn.Module, loss: Loss, rows: Rows, test: Rows | None) -> bool:
     """Whether the module has randomness of its own; a sentence if it does not fit its data or its loss."""
     inputs, labels = rows.inputs(slice(0, min(4, rows.least))), rows.labels[: min(4, rows.least)]
     outputs = []
-    with torch.random.fork_rng():
+    with own_generator(rows.features.device):
         for seed in (0, 1):
             torch.manual_seed(seed)
             fresh = copy.deepcopy(module)

@@ -16,7 +16,6 @@ from gossamer.compression import packet
 from gossamer.compression.base import CODECS, Codec, Compressor, Message
 from gossamer.errors import InputError, NonFiniteError, check_choice, check_integer
 from gossamer.problems.base import Problem
-from gossamer.runtime.memory import keep_freed_memory
 from gossamer.runtime.recorder import Progress, Recorder, Run, Runs, fresh_folder
 from gossamer.streams import Streams
 from gossamer.topology import MixingMatrix
@@ -111,7 +110,6 @@ def simulate(
     for one in methods.values():
         check_method_fits(one, problem, mixing)
     folder = None if record_dir is None else fresh_folder(record_dir, methods, seeds)
-    keep_freed_memory()
 
     runs = Runs()
     for label, one in methods.items():
@@ -295,6 +293,7 @@ def _csr(w: Any, device: torch.device) -> Tensor:
     indptr, indices = (torch.from_numpy(part.astype(np.int64)) for part in (w.indptr, w.indices))
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")
+        warnings.filterwarnings("ignore", message="Sparse invariant checks are implicitly disabled")  # for the copy
         return torch.sparse_csr_tensor(
             indptr, indices, torch.from_numpy(w.data), size=w.shape, device=device, check_invariants=True
         )
