@@ -1,6 +1,7 @@
 """`gossamer data`, in a process of its own."""
 
 import json
+import lzma
 from pathlib import Path
 
 import pytest
@@ -80,3 +81,30 @@ def test_bad_input(tmp_path: Path, arguments: tuple[str, ...], said: str) -> Non
     assert done.stderr.count("\n") == 1
     assert said.lower() in done.stderr.lower()
     assert not list(tmp_path.iterdir())
+
+
+def test_fetch_mends_a_damaged_file_that_is_packed(tmp_path: Path, data_dir: Path) -> None:
+    """What was fetched is found before what is packed in another way."""
+    (tmp_path / "a9a").mkdir()
+    (tmp_path / "a9a" / "a9a.xz").write_bytes(b"broken")
+    content = lzma.decompress((data_dir / "a9a" / "a9a.xz").read_bytes())
+    (tmp_path / "a9a" / "a9a").write_bytes(content)
+    rows = json.loads(forked("data", "check", "--json", "--data-dir", str(tmp_path), cwd=tmp_path).stdout)
+    assert rows[0]["state"] == "right"
+    offline = forked("data", "fetch", "mnist", "--data-dir", str(tmp_path / "new"), cwd=tmp_path, GOSSAMER_OFFLINE="1")
+    assert offline.returncode == 2
+    assert "$GOSSAMER_OFFLINE forbids it" in offline.stderr
+
+
+def test_a_flat_folder_of_mnist_is_not_a_damaged_fashion_mnist(tmp_path: Path, data_dir: Path) -> None:
+    folder = str(data_dir / "mnist")
+    done = forked("data", "check", "--json", "--data-dir", folder, cwd=tmp_path, GOSSAMER_DATA="", XDG_CACHE_HOME=".")
+    states = {(row["data"], row["state"]) for row in json.loads(done.stdout)}
+    assert done.returncode == 0
+    assert states == {("a9a", "missing"), ("mnist", "right"), ("fashion_mnist", "missing")}
+
+
+def test_too_much_for_the_memory(tmp_path: Path) -> None:
+    done = forked("data", "describe", "gaussian_mixture:rows=100000000,features=1000000", cwd=tmp_path)
+    assert done.returncode == 1
+    assert done.stderr == "gossamer: There is not enough memory for this; ask for something smaller.\n"

@@ -92,7 +92,7 @@ BAD = {
     ("edge_list:none.txt",): "'none.txt' cannot be read: No such file.",
     ("ring:5", "--alpha", "2"): "`alpha` must be in (0, 1], got 2.0.",
     ("ring:5", "--draw", "ring.gif"): "The picture 'ring.gif' must end in .png, .pdf, .svg.",
-    ("ring:5", "--draw", "no/such/ring.png"): "Cannot write or read",
+    ("ring:5", "--draw", "no/such/ring.png"): "The folder of the picture 'no/such/ring.png' does not exist",
     ("ring:3000", "--draw", "ring.png"): "A drawing shows at most 2,000 clients",
     ("ring:5", "--compare", "--weights", "fdla"): "leave --weights out",
     ("ring:5", "--weights", ""): "There is no rule for weights ''",

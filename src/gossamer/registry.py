@@ -75,7 +75,7 @@ class Registry:
             if len(description) > _LONGEST:
                 raise InputError(f"The {self.kind} {description[:40]!r}... is too long a description.")
             name, _, rest = description.partition(":")
-            positional, keywords = _settings(rest)
+            positional, keywords = settings_of(rest)
         elif isinstance(description, dict):
             positional, keywords = [], dict(description)
             if "name" not in keywords:
@@ -111,7 +111,7 @@ class Registry:
                 logger.warning("The %s %r of %r cannot be loaded: %s", self.kind, point.name, point.value, error)
 
 
-def _settings(text: str) -> tuple[list[Any], dict[str, Any]]:
+def settings_of(text: str) -> tuple[list[Any], dict[str, Any]]:
     """What stands behind a name: `40,p=0.2` is one setting by its place and one by its name."""
     positional: list[Any] = []
     keywords: dict[str, Any] = {}

@@ -114,7 +114,9 @@ def test_labels_that_do_not_fit() -> None:
         gs.problems.softmax_regression(Dataset("x", features, np.linspace(0, 1, 6)), clients=2)
     with pytest.raises(gs.InputError, match=r"The network needs classes 0, 1, ..., but 'x' has -1, 1"):
         gs.problems.one_hidden_layer(Dataset("x", features, np.array([1, -1] * 3)), clients=2)
-    with pytest.raises(gs.InputError, match=r"needs images, but the rows of 'x' are \(6,\)"):
+    with pytest.raises(
+        gs.InputError, match=r"needs images of at least 4 x 4, \(channels, height, width\), got rows of shape \(6,\)"
+    ):
         gs.problems.cnn(Dataset("x", features, np.arange(6) % 3), clients=2)
     with pytest.raises(gs.InputError, match=r"test rows of x have the shape \(5,\), those of training \(6,\)"):
         gs.logistic_regression(Dataset("x", features, np.arange(6) % 2, features[:2, :5], np.array([0, 1])), clients=2)

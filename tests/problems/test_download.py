@@ -75,6 +75,11 @@ def server() -> Iterator[Server]:
     thread.join()
 
 
+@pytest.fixture(autouse=True)
+def online(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("GOSSAMER_OFFLINE", raising=False)
+
+
 def file_at(server: Server, *ways: str) -> File:
     return File("thing", SHA, tuple(f"http://127.0.0.1:{server.server_port}/{way}" for way in ways))
 
@@ -162,6 +167,36 @@ def test_no_permission(server: Server, tmp_path: Path) -> None:
     (tmp_path / "occupied").write_text("a file where a folder should be")
     with pytest.raises(gs.DataError, match=r"cannot be written to .*occupied"):
         fetch(file_at(server, "good"), tmp_path / "occupied")
+
+
+def test_two_at_once_do_not_meet(server: Server, tmp_path: Path) -> None:
+    """Each in a process of its own; the second waits, and finds the file there."""
+    children = []
+    for _ in range(3):
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                code = int(fetch(file_at(server, "good"), tmp_path).read_bytes() != CONTENT)
+            finally:
+                os._exit(code)
+        children.append(child)
+    assert [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children] == [0, 0, 0]
+    assert len(server.seen) == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["thing"]
+
+
+def test_nothing_is_left_of_a_try_that_got_nothing(tmp_path: Path) -> None:
+    with pytest.raises(gs.DataError):
+        fetch(File("thing", SHA, ("http://127.0.0.1:9",)), tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+
+
+def test_offline(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GOSSAMER_OFFLINE", "1")
+    with pytest.raises(gs.DataError, match=r"'thing' cannot be fetched: \$GOSSAMER_OFFLINE forbids it"):
+        fetch(file_at(server, "good"), tmp_path)
+    assert not server.seen
 
 
 def test_a_server_without_end(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -81,14 +81,42 @@ def test_what_is_not_known_is_none() -> None:
 
 
 def test_smoothness_of_a_module_by_power_iteration() -> None:
+    """Of the least smooth client, as for the linear ones; the loss is twice theirs."""
     torch.manual_seed(0)
-    module = nn.Linear(4, 1)
-    problem = P.module_problem(
-        module, (DATA[0], DATA[1][:, None]), loss=nn.MSELoss(), clients=4, partition="iid", dtype="float64"
+    scaled = DATA[0] * np.where(np.arange(60) < 15, 10, 1)[:, None]
+    pair = (scaled, np.arange(60.0)[:, None])
+    problem = P.module_problem(nn.Linear(4, 1), pair, loss=nn.MSELoss(), clients=4, partition="iid", dtype="float64")
+    same = P.least_squares((scaled, pair[1][:, 0]), clients=4, partition="iid", dtype="float64")
+    assert problem.smoothness() == pytest.approx(2 * same.smoothness(), rel=1e-2)
+    ones = torch.tensor([[1.0, -1.0]] * 8), torch.zeros(8, 1)
+    flat = P.module_problem(nn.Linear(2, 1, bias=False), ones, loss=nn.MSELoss(), clients=2, partition="iid")
+    assert flat.smoothness() == pytest.approx(4), "whichever direction it starts from"
+
+
+def test_least_squares_knows_its_minimum_exactly() -> None:
+    from sklearn.datasets import load_breast_cancer
+
+    features, labels = load_breast_cancer(return_X_y=True)
+    problem = P.least_squares((features, labels), clients=4, partition="iid", equal=False, dtype="float64")
+    a = problem.rows.features.numpy()
+    weights = np.sqrt(problem.rows.weights.numpy()) if problem.rows.weights is not None else np.ones(len(a))
+    x = np.linalg.lstsq(a * weights[:, None], problem.rows.labels.numpy() * weights)[0]
+    assert problem.minimum() == pytest.approx(float(problem.evaluate(torch.from_numpy(x)[None])["loss"][0]), rel=1e-6)
+    empty = P.least_squares((np.zeros((8, 2)), np.arange(8.0)), clients=2, intercept=False)
+    assert empty.pl_constant() is None
+
+
+def test_noise_is_exact_for_unequal_clients() -> None:
+    problem = P.least_squares(
+        (RNG.standard_normal((41, 3)), RNG.standard_normal(41)), clients=4, equal=False, dtype="float64"
     )
-    a = np.hstack([DATA[0], np.ones((60, 1))])
-    expected = 2 * np.linalg.norm(a, 2) ** 2 / 60
-    assert problem.smoothness() == pytest.approx(expected, rel=1e-2)
+    x = torch.zeros(4, problem.d, dtype=torch.float64)
+    variances = []
+    for i, mine in enumerate(problem.rows.by_client()):
+        rows = [torch.tensor([[min(r, n - 1)] for n in problem.rows.counts]) for r in range(mine.stop - mine.start)]
+        each = torch.stack([problem.gradient(x, row)[i] for row in rows])
+        variances.append(float((each - each.mean(dim=0)).square().sum(dim=1).mean()))
+    assert problem.gradient_noise() == pytest.approx(np.mean(variances))
 
 
 def test_the_minimum_of_logistic_regression(data_dir: object) -> None:
@@ -116,6 +144,8 @@ def test_heterogeneity_and_noise() -> None:
     assert P.quadratic(noise=0.0).gradient_noise() == pytest.approx(0, abs=1e-10)
     with pytest.raises(gs.InputError, match=r"has 4 coordinates, got shape \(5,\)"):
         problem.heterogeneity(torch.zeros(5))
+    with pytest.raises(gs.InputError, match="must be a tensor or an array, got method"):
+        problem.heterogeneity(problem.x0)  # type: ignore[arg-type]
     sorted_, mixed = (P.logistic_regression("breast_cancer", clients=5, partition=p) for p in ("sorted", "iid"))
     assert sorted_.heterogeneity() > 5 * mixed.heterogeneity()
 

@@ -91,6 +91,76 @@ def test_the_way_is_chosen_by_rule() -> None:
     assert way(layers(nn.Sigmoid()), gradients="loop") == "loop"
 
 
+def test_closed_forms_are_for_what_they_describe() -> None:
+    """Whatever is not quite a stack of layers with plain cross-entropy takes another way, and the right gradient."""
+
+    class Focal(nn.CrossEntropyLoss):
+        def forward(self, output: Tensor, labels: Tensor) -> Tensor:
+            return super().forward(output, labels) * 2
+
+    hooked, tied, normal = (layers(nn.Sigmoid(), nn.ReLU()) for _ in range(3))
+    hooked.get_submodule("1").register_forward_hook(lambda _module, _inputs, output: 3 * output)
+    tied.get_submodule("3").weight = tied.get_submodule("1").weight
+    spectral = layers(nn.Sigmoid())
+    nn.utils.parametrizations.spectral_norm(spectral.get_submodule("1"))
+    one_hot = np.eye(4, dtype=np.float32)[ROWS[1]]
+    holes = np.where(np.arange(80) % 7 == 0, -100, ROWS[1])
+    cases: list[tuple[nn.Module, Any, dict[str, Any]]] = [
+        (hooked, ROWS, {}),
+        (tied, ROWS, {}),
+        (spectral, ROWS, {}),
+        (normal, ROWS, {"loss": Focal()}),
+        (normal, (ROWS[0], one_hot), {}),
+        (normal, (ROWS[0], holes), {}),
+    ]
+    for module, data, more in cases:
+        problem = module_problem(module, data, clients=4, partition="iid", dtype="float64", **more)
+        assert problem.gradients != "closed"
+        looped = module_problem(module, data, clients=4, partition="iid", dtype="float64", gradients="loop", **more)
+        x, batch = batch_for(problem)
+        torch.testing.assert_close(problem.gradient(x, batch), looped.gradient(x, batch))
+
+
+def test_a_module_that_works_in_place_does_not_change_the_data() -> None:
+    module = nn.Sequential(nn.ReLU(inplace=True), nn.Linear(6, 4))
+    problem = module_problem(module, ROWS, clients=4, partition="iid", test=ROWS)
+    before = problem.rows.features.clone()
+    gs.simulate(gs.DSGD(lr=0.1), problem, MIXING, rounds=3)
+    assert torch.equal(problem.rows.features, before)
+
+
+def test_buffers_of_any_shape() -> None:
+    class Scaled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(6, 4)
+            self.register_buffer("scale", torch.tensor(2.0))
+
+        def forward(self, x: Tensor) -> Tensor:
+            out: Tensor = self.linear(x) * self.scale
+            return out
+
+    run = gs.simulate(gs.DSGD(lr=0.1), module_problem(Scaled(), ROWS, clients=4, partition="iid"), MIXING, rounds=3)
+    assert run.snapshot.shape[1] == run.d + 1
+
+
+def test_batch_norm_and_single_rows() -> None:
+    def build() -> nn.Module:
+        return nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5), nn.Linear(5, 4))
+
+    odd = (RNG.standard_normal((2004, 6)), np.arange(2004) % 4)
+    problem = module_problem(seeded(build), odd, clients=4, partition="iid")
+    assert problem.rows_per_client == 501, "500 and one more"
+    run = gs.simulate(gs.DSGD(lr=0.1), problem, MIXING, rounds=2)
+    assert problem.smoothness(run.average) > 0
+    with pytest.raises(gs.InputError, match="`batch_size` must be at least 2 for a module with batch norm, got 1"):
+        gs.simulate(gs.DSGD(lr=0.1), problem, MIXING, rounds=1, batch_size=1)
+    with pytest.raises(gs.InputError, match="row by row, which a module with batch norm cannot do"):
+        problem.gradient_noise()
+    with pytest.raises(gs.InputError, match="Expected more than 1 value per channel"):
+        module_problem(seeded(build), (odd[0][:4], odd[1][:4]), clients=4)
+
+
 def test_groups_do_not_change_anything(monkeypatch: pytest.MonkeyPatch) -> None:
     for module, data in ((layers(nn.Sigmoid()), ROWS), (layers(nn.GELU()), ROWS)):
         problem = module_problem(module, data, clients=4, dtype="float64")
@@ -160,6 +230,9 @@ def test_dropout_follows_the_clients_stream() -> None:
         assert torch.equal(alone.x, runs[seed].x), "whatever runs beside it, and whatever the global seed"
     assert not torch.equal(runs[0].x, runs[1].x)
     assert not module_problem(layers(nn.ReLU()), ROWS, clients=4).is_random
+    hidden = dropping()
+    nn.init.zeros_(hidden.get_submodule("3").weight)  # type: ignore[arg-type]
+    assert module_problem(hidden, ROWS, clients=4).is_random, "also where it does not show"
 
 
 def test_what_the_user_gave_is_left_alone() -> None:
@@ -183,7 +256,9 @@ def test_frozen_parameters_stay() -> None:
 def test_data_of_every_kind() -> None:
     tensors = torch.from_numpy(ROWS[0]), torch.from_numpy(ROWS[1])
     dataset = torch.utils.data.TensorDataset(*tensors)
-    problems = [module_problem(layers(nn.Sigmoid()), data, clients=4) for data in (ROWS, tensors, list(ROWS), dataset)]
+    swapped = (ROWS[0].astype(">f4"), ROWS[1].astype(">i2"))
+    kinds: tuple[Any, ...] = (ROWS, tensors, list(ROWS), dataset, swapped, gs.problems.Dataset("x", *tensors))  # type: ignore[arg-type]
+    problems = [module_problem(layers(nn.Sigmoid()), data, clients=4) for data in kinds]
     assert len({problem.gradient(problem.x0().expand(4, -1)).sum().item() for problem in problems}) == 1
     pair, zero = (ROWS[0], RNG.standard_normal((80, 2))), (ROWS[0], np.zeros((80, 2)))
     several = module_problem(nn.Linear(6, 2), pair, clients=4, partition="iid", loss=nn.MSELoss(), test=zero)
@@ -234,6 +309,12 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"data": {"a": 1}}, "must give pairs"),
     ({"data": "breast_cancer", "test": ROWS}, "a named data set brings its own"),
     ({"test": (ROWS[0], ROWS[1] + 1)}, "The label 4 of test row 3 is out of range"),
+    ({"test": (ROWS[0][:, :5], ROWS[1])}, r"does not take rows of shape \(5,\)"),
+    ({"test": (ROWS[0], ROWS[1] + 0.5)}, "loss cross_entropy does not fit"),
+    ({"test": (ROWS[0][:0], ROWS[1][:0])}, "must hold rows of features"),
+    ({"loss": nn.NLLLoss(), "module": nn.Linear(6, 3)}, "The label 3 of row 0 of client 3 is out of range"),
+    ({"data": (ROWS[0].astype(np.float64) * 1e300, ROWS[1])}, "has a feature that does not fit into float32"),
+    ({"module": nn.LazyLinear(4)}, "The module has lazy parameters; call it on a batch once"),
 ]
 
 

@@ -65,6 +65,15 @@ def test_alpha_and_k_say_how_much_clients_differ() -> None:
     assert mixing_of("shards:2") > mixing_of("shards:5") > mixing_of("iid")
 
 
+def test_dirichlet_treats_clients_alike() -> None:
+    """What is left in the end is not the last client's lot."""
+    labels = np.arange(1500) % 10
+    held = np.mean(
+        [[len(set(labels[s])) for s in split(labels, 20, "dirichlet:0.3", seed)] for seed in range(12)], axis=0
+    )
+    assert held[-4:].mean() > 0.8 * held[:-4].mean()
+
+
 def test_seeds_matter_to_random_partitions_alone() -> None:
     for rule in RULES:
         one, two = (np.concatenate(split(LABELS, 7, rule, seed)) for seed in (0, 1))
@@ -75,6 +84,7 @@ def test_seeds_matter_to_random_partitions_alone() -> None:
     ("rule", "said"),
     [
         ("dirichlet:0", "`alpha` must be a number above 0, got 0"),
+        ("dirichlet:1e308", "must lie between 1e-6 and 1e6, got 1e\\+308"),
         ("dirichlet:x", "`alpha` must be a number above 0, got 'x'"),
         ("shards:0", "`k` must be an integer of 1 or more, got 0"),
         ("shards:100", "cannot cut the 20 rows of a client into k = 100"),

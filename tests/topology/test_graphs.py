@@ -109,7 +109,8 @@ def test_every_graph_builds_from_its_registry_name() -> None:
 
 
 def test_clients_are_given_where_a_graph_takes_them() -> None:
-    assert len(build_graph("ring", 6)) == 6
+    assert len(build_graph("ring", 6)) == len(build_graph("ring:6", 6)) == 6
+    assert set(build_graph("erdos_renyi:0.5,seed=2", 12).edges) == set(T.erdos_renyi(12, 0.5, seed=2).edges)
     assert len(build_graph({"name": "grid", "rows": 2, "cols": 3}, 6)) == 6
     with pytest.raises(gs.InputError, match="'grid' has 12 clients, where there should be 6"):
         build_graph("grid:3,4", 6)

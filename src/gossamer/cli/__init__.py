@@ -38,6 +38,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OSError as error:
         where = f" '{error.filename}'" if error.filename else ""
         return complain(f"Cannot write or read{where}: {error.strerror or error}.", 2)
+    except (MemoryError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and not ("memory" in str(error) or "alloc" in str(error).lower()):
+            raise
+        return complain("There is not enough memory for this; ask for something smaller.", 1)
     except KeyboardInterrupt:
         return complain("Interrupted; what was measured is in the records, if any run had begun.", 130)
 

@@ -17,13 +17,12 @@ from rich.table import Table
 
 from gossamer import registry
 from gossamer.cli.output import check_picture, complain, console, note, results, waiting
-from gossamer.errors import DataError, InputError
+from gossamer.errors import InputError
 from gossamer.problems import load, logistic_regression, softmax_regression
-from gossamer.problems.datasets import find, folders
+from gossamer.problems.datasets import find, find_in, fits, folders
 from gossamer.problems.download import fetch as fetch_file
 from gossamer.problems.download import showing
 from gossamer.problems.partition import split
-from gossamer.problems.readers import read_bytes
 from gossamer.problems.sources import FILES
 from gossamer.report import shares_figure
 
@@ -100,8 +99,8 @@ def fetch(options: argparse.Namespace) -> int:
     folder = Path(options.data_dir).expanduser() if options.data_dir else folders()[-1]
     with downloads(options.quiet):
         for file in FILES[name]:
-            there = find(name, file, folder)
-            if there is not None and _state(there, file.sha256) == "right":
+            there = find_in(folder, name, file)
+            if there is not None and fits(there, file):
                 note(f"{there} is there already.")
                 continue
             path = fetch_file(file, folder / name)
@@ -117,7 +116,7 @@ def check(options: argparse.Namespace) -> int:
         for name, files in FILES.items():
             for file in files:
                 path = find(name, file, options.data_dir)
-                state = "missing" if path is None else _state(path, file.sha256)
+                state = "missing" if path is None else "right" if fits(path, file) else "damaged"
                 rows.append(
                     {"data": name, "file": file.name, "path": None if path is None else str(path), "state": state}
                 )
@@ -133,14 +132,6 @@ def check(options: argparse.Namespace) -> int:
             console().print(table)
     damaged = [row["path"] for row in rows if row["state"] == "damaged"]
     return complain(f"Damaged: {', '.join(map(str, damaged))}; fetch again.", 1) if damaged else 0
-
-
-def _state(path: Path, sha256: str) -> str:
-    try:
-        read_bytes(path, sha256)
-    except DataError:
-        return "damaged"
-    return "right"
 
 
 def describe(options: argparse.Namespace) -> int:
@@ -184,7 +175,7 @@ def describe(options: argparse.Namespace) -> int:
             print(json.dumps(result, indent=2, allow_nan=False))
             return 0
         out = console()
-        out.print(_table(counts, names, f"{dataset.name}, {options.partition}"))
+        out.print(_table(counts, names, f"{dataset.name}, {options.partition}", out.width))
         out.print(
             f"{result['rows']:,} rows of {result['features']:,} features, {result['dropped']:,} of them dropped; "
             f"{result['test_rows']:,} test rows.\nHeterogeneity (mean of ||grad f_i - grad f||^2 at 0): "
@@ -196,22 +187,22 @@ def describe(options: argparse.Namespace) -> int:
     return 0
 
 
-def _table(counts: Any, names: list[str], title: str) -> Table:
+def _table(counts: Any, names: list[str], title: str, width: int) -> Table:
     """Rows and shares; of many labels, the most frequent ones of each client."""
     table = Table(title=escape(title), header_style="bold")
     table.add_column("client", justify="right")
     table.add_column("rows", justify="right")
-    wide = len(names) <= 12
+    wide = len(names) <= 12 and width >= 9 * len(names) + 35
     for name in names if wide else ["labels"]:
         table.add_column(name, justify="right" if wide else "left")
-    table.add_column("")
+    table.add_column("", no_wrap=True)
     marks = "▁▂▃▄▅▆▇█"
     shown = counts if len(counts) <= 60 else counts[:60]
     for client, row in enumerate(shown):
         share = row / max(1, row.sum())
         cells = [f"{value:.1%}" if value else "-" for value in share]
         if not wide:
-            order = np.argsort(-share, kind="stable")[:8]
+            order = np.argsort(-share, kind="stable")[: max(3, (width - 40) // 9)]
             cells = [", ".join(f"{names[i]}: {share[i]:.0%}" for i in order if share[i] > 0)]
         bars = "".join(marks[int(np.ceil(value * 8)) - 1] if value else " " for value in share[:60])
         table.add_row(str(client), f"{int(row.sum()):,}", *cells, bars)

@@ -71,6 +71,8 @@ def check_picture(name: str) -> Path:
     path = Path(name)
     if path.suffix.lower() not in _PICTURES:
         raise InputError(f"The picture '{path}' must end in {', '.join(_PICTURES)}.")
+    if not path.parent.is_dir():
+        raise InputError(f"The folder of the picture '{path}' does not exist; make it first.")
     return path
 
 

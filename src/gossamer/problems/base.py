@@ -28,6 +28,8 @@ class Problem(ABC):
     device: torch.device
     is_random: bool = False
     """Whether a gradient draws numbers of its own (dropout): `gradient` then takes `seeds`, one a row."""
+    least_batch: int = 1
+    """Rows that a minibatch needs at least: 2 for batch norm."""
     has_buffers: bool = False
     """Whether a client keeps more than its model (batch norm): `gradient` then takes `buffers`, and changes them."""
 
@@ -79,25 +81,35 @@ class Problem(ABC):
         rows, else estimated from that many rows of each.
         """
         batch_size, samples = check_integer("batch_size", batch_size, 1), check_integer("samples", samples, 2)
+        if self.least_batch > 1:
+            raise InputError("Gradient noise is measured row by row, which a module with batch norm cannot do.")
         models = self._everywhere(x)
         counts = self.row_counts if self.row_counts is not None else torch.full((self.clients,), self.rows_per_client)
-        exact = int(counts.max()) <= samples and self.row_counts is None
-        generator = torch.Generator().manual_seed(check_integer("seed", seed, 0))
-        draws = self.rows_per_client if exact else samples
-        chosen = (torch.rand(self.clients, draws, generator=generator) * counts.cpu()[:, None]).long()
-        rows = torch.arange(draws).expand(self.clients, draws) if exact else chosen
+        counts, most = counts.to(self.device), int(counts.max())
+        exact = most <= samples
+        generator = torch.Generator().manual_seed(check_integer("seed", seed, 0, 2**63 - 1))
+        if exact:
+            rows = torch.arange(most, device=self.device).expand(self.clients, most)
+        else:
+            drawn = torch.rand(self.clients, samples, generator=generator).to(self.device)
+            rows = torch.minimum((drawn * counts[:, None]).long(), counts[:, None] - 1)
         total = torch.zeros(models.shape, dtype=torch.float64, device=self.device)
         squares = torch.zeros(self.clients, dtype=torch.float64, device=self.device)
-        for draw in torch.split(rows.to(self.device), 1, dim=1):
-            gradient = self.gradient(models, draw).double()
+        for draw in torch.split(rows, 1, dim=1):
+            counted = (draw < counts[:, None]).double()  # a client with fewer rows sits the others' out
+            gradient = self.gradient(models, torch.minimum(draw, counts[:, None] - 1)).double() * counted
             total += gradient
             squares += gradient.square().sum(dim=1)
-        variance = squares / draws - (total / draws).square().sum(dim=1)
-        return float(variance.mean()) * (1 if exact else draws / (draws - 1)) / batch_size
+        seen = counts.double() if exact else torch.full_like(counts, samples, dtype=torch.float64)
+        variance = squares / seen - (total / seen[:, None]).square().sum(dim=1)
+        return float(variance.mean()) * (1 if exact else samples / (samples - 1)) / batch_size
 
     def _everywhere(self, x: Tensor | None) -> Tensor:
         """One point at every client."""
-        point = self.x0() if x is None else torch.as_tensor(x).detach().to(self.device, self.dtype)
+        try:
+            point = self.x0() if x is None else torch.as_tensor(x).detach().to(self.device, self.dtype)
+        except (TypeError, ValueError, RuntimeError):
+            raise InputError(f"A point must be a tensor or an array, got {type(x).__name__}.") from None
         if point.shape != (self.d,):
             raise InputError(f"A point of this problem has {self.d} coordinates, got shape {tuple(point.shape)}.")
         return point.expand(self.clients, self.d).contiguous()
@@ -138,3 +150,9 @@ def as_dtype(dtype: str | torch.dtype) -> torch.dtype:
     names = {"float32": torch.float32, "float64": torch.float64}
     check_choice("dtype", str(dtype).removeprefix("torch."), names)
     return names[str(dtype).removeprefix("torch.")]
+
+
+def check_finite(one: Any, two: Any, dtype: torch.dtype) -> None:
+    """Refuse settings that make numbers too large for the type."""
+    if not max(float(abs(one).max()), float(abs(two).max())) < float(torch.finfo(dtype).max) ** 0.5:
+        raise InputError(f"`heterogeneity` or `noise` is too large for {str(dtype)[6:]}.")

@@ -24,20 +24,24 @@ class LayerStack:
     @staticmethod
     def of(module: nn.Module, loss: object) -> "LayerStack | None":
         """The module as a stack, if it is one."""
-        plain = isinstance(loss, nn.CrossEntropyLoss) and (
-            (loss.weight, loss.reduction, loss.label_smoothing, loss.ignore_index) == (None, "mean", 0.0, -100)
+        plain = type(loss) is nn.CrossEntropyLoss and (
+            (loss.weight, loss.reduction, loss.label_smoothing) == (None, "mean", 0.0)
         )
         if not (plain or loss is nn.functional.cross_entropy) or type(module) is not nn.Sequential:
             return None
         layers = tuple(module)
         flat = layers[1:] if layers and type(layers[0]) is nn.Flatten and layers[0].start_dim == 1 else layers
+        if any(part._forward_hooks or part._forward_pre_hooks for part in module.modules()):
+            return None
         for layer in flat:
-            linear = type(layer) is nn.Linear and layer.bias is not None
+            linear = type(layer) is nn.Linear and [name for name, _ in layer.named_parameters()] == ["weight", "bias"]
             if not (linear or type(layer) in _ACTIVATIONS) or any(not p.requires_grad for p in layer.parameters()):
                 return None
         if not flat or type(flat[-1]) is not nn.Linear or len({id(layer) for layer in flat}) < len(flat):
             return None
-        return LayerStack(flat)
+        stack = LayerStack(flat)
+        tied = sum(p.numel() for p in module.parameters()) != sum(stack._sizes)
+        return None if tied or any(True for _ in module.buffers()) else stack
 
     def gradient(self, x: Tensor, inputs: Tensor, labels: Tensor, out: Tensor) -> None:
         """Into `out` (k, d): of mean cross-entropy, for models (k, d), rows (k, b, ...) and labels (k, b)."""

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gossamer.errors import DataError, InputError, check_integer, check_nonnegative, check_path
+from gossamer.errors import DataError, InputError, check_integer, check_nonnegative, check_path, settle
 from gossamer.problems.download import fetch
-from gossamer.problems.readers import PACKINGS, packing_of, read_idx, read_libsvm
+from gossamer.problems.readers import PACKINGS, packing_of, read_bytes, read_idx, read_libsvm
 from gossamer.problems.sources import FILES, File
 from gossamer.registry import datasets, normal
 
@@ -34,12 +34,17 @@ class Dataset:
     """The largest value that a feature may take, where that is known: 255 for bytes."""
 
     def __post_init__(self) -> None:
+        for name in ("features", "labels", "test_features", "test_labels"):
+            value = getattr(self, name)
+            settle(self, **{name: value if value is None else np.asarray(value)})
         for features, labels, which in (
             (self.features, self.labels, self.name),
             (self.test_features, self.test_labels, f"the test rows of {self.name}"),
         ):
             if features is None or labels is None:
                 continue
+            if features.ndim < 2 or len(features) == 0:
+                raise InputError(f"{which} must have rows of features, got features of shape {features.shape}.")
             if labels.ndim == 0 or len(features) != len(labels):
                 raise InputError(f"{which} has {len(features)} rows of features, but labels of shape {labels.shape}.")
             for values, what in ((features, "a feature"), (labels, "a label")):
@@ -111,13 +116,33 @@ def folders(data_dir: Folder = None) -> list[Path]:
 
 def find(name: str, file: File, data_dir: Folder = None) -> Path | None:
     """Where a file of the data set `name` lies, packed or not, in a folder of its own or not; None if nowhere."""
-    bare = file.name.removesuffix(packing_of(Path(file.name)))
     for folder in folders(data_dir):
-        for place in (folder / name, folder / name.replace("_", "-"), folder):
-            for packing in PACKINGS:
-                if (place / (bare + packing)).is_file():
-                    return place / (bare + packing)
+        found = find_in(folder, name, file)
+        if found is not None:
+            return found
     return None
+
+
+def find_in(folder: Path, name: str, file: File) -> Path | None:
+    """As `find`, in one folder: as it is fetched, or else packed in another way."""
+    bare = file.name.removesuffix(packing_of(Path(file.name)))
+    names = dict.fromkeys([file.name, *(bare + packing for packing in PACKINGS)])
+    several = sum(file.name == other.name for files in FILES.values() for other in files) > 1
+    for place in (folder / name, folder / name.replace("_", "-"), folder):
+        for one in names:
+            # The files of MNIST and Fashion-MNIST have the same names: outside their own folders bytes tell them apart.
+            if (place / one).is_file() and not (several and place == folder and not fits(place / one, file)):
+                return place / one
+    return None
+
+
+def fits(path: Path, file: File) -> bool:
+    """Whether a file has the right checksum."""
+    try:
+        read_bytes(path, file.sha256)
+    except DataError:
+        return False
+    return True
 
 
 def obtain(name: str, data_dir: Folder = None) -> list[Path]:
@@ -128,8 +153,6 @@ def obtain(name: str, data_dir: Folder = None) -> list[Path]:
         if path is None:
             looked = folders(data_dir)
             try:
-                if os.environ.get("GOSSAMER_OFFLINE"):
-                    raise DataError("$GOSSAMER_OFFLINE forbids fetching it.")
                 path = fetch(file, looked[-1] / name)
             except DataError as error:
                 shown = ", ".join(f"'{folder}'" for folder in looked)
@@ -216,7 +239,8 @@ def gaussian_mixture(
     labels = random.permutation(np.arange(total) % classes)
     labels[:classes] = np.arange(classes)  # every class is trained on
     points = centres[labels] + random.standard_normal((total, features))
-    return Dataset("gaussian_mixture", points[:rows], labels[:rows], points[rows:], labels[rows:])
+    test = (points[rows:], labels[rows:]) if total > rows else ()
+    return Dataset("gaussian_mixture", points[:rows], labels[:rows], *test)
 
 
 def _libsvm(name: str, paths: Sequence[Path], checksums: Sequence[str | None] = (None, None)) -> Dataset:

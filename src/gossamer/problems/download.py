@@ -39,10 +39,47 @@ def showing(progress: Progress) -> Iterator[None]:
 
 def fetch(file: File, folder: Path) -> Path:
     """The file in `folder`, from the first source that has it whole; what is there already stays until then."""
+    if os.environ.get("GOSSAMER_OFFLINE"):
+        raise DataError(f"The data file {file.name!r} cannot be fetched: $GOSSAMER_OFFLINE forbids it.")
+    missing = not folder.exists()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with _alone_in(folder):
+            target = folder / file.name
+            if target.is_file() and _sha256(target) == file.sha256:  # somebody else has fetched it meanwhile
+                return target
+            return _fetch(file, folder)
+    except DataError:
+        if missing:
+            with contextlib.suppress(OSError):  # there may be a beginning in it, which the next try goes on from
+                folder.rmdir()
+        raise
+    except OSError as error:
+        raise DataError(
+            f"The data file {file.name!r} cannot be written to '{folder}': {error.strerror or error}."
+        ) from None
+
+
+@contextlib.contextmanager
+def _alone_in(folder: Path) -> Iterator[None]:
+    """One process at a time fetches into a folder; the lock goes with its process, however that ends."""
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        yield
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _fetch(file: File, folder: Path) -> Path:
     target, part = folder / file.name, folder / f".{file.name}.part"
     reasons = []
     try:
-        folder.mkdir(parents=True, exist_ok=True)
         for url in file.urls:
             logger.info("Fetching %s", url)
             try:
@@ -65,9 +102,7 @@ def fetch(file: File, folder: Path) -> Path:
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             part.unlink(missing_ok=True)
-        raise DataError(
-            f"The data file {file.name!r} cannot be written to '{folder}': {error.strerror or error}."
-        ) from None
+        raise
     raise DataError(f"The data file {file.name!r} could not be fetched: {'; '.join(reasons)}.")
 
 

@@ -58,20 +58,23 @@ class LinearModel(Problem):
             z = x.view(shape) @ a.mT
             data = (self.pull(z, rows.labels[index]) @ a).view(x.shape) / batch.shape[1]
         else:
-            models = x.view(-1, rows.clients, self.outputs, self.features).transpose(0, 1)  # (clients, seeds, ...)
-            if rows.are_equal:
-                a = rows.features.view(rows.clients, rows.least, self.features)
-                z = (models.reshape(rows.clients, -1, self.features) @ a.mT).view(*models.shape[:3], rows.least)
-                pull = self.pull(z, rows.labels.view(rows.clients, 1, rows.least))
-                data = (pull.view(rows.clients, -1, rows.least) @ a).view(models.shape) / rows.least
-            else:
-                parts = []
-                for mine, own in zip(rows.by_client(), models, strict=True):
-                    a = rows.features[mine]
-                    parts.append(self.pull(own @ a.T, rows.labels[mine]) @ a / len(a))
-                data = torch.stack(parts)
-            data = data.transpose(0, 1).reshape(x.shape)
+            # Seed by seed: products of one shape alone give each seed the same bits, whatever runs beside it.
+            seeds = x.view(-1, rows.clients, self.outputs, self.features)
+            data = torch.stack([self._full(models) for models in seeds]).view(x.shape)
         return data + self._regulariser_gradient(x)
+
+    def _full(self, models: Tensor) -> Tensor:
+        """The gradients of the losses at one model a client, (clients, outputs, features), over all rows."""
+        rows = self.rows
+        if rows.are_equal:
+            a = rows.features.view(rows.clients, rows.least, self.features)
+            pull = self.pull(models @ a.mT, rows.labels.view(rows.clients, rows.least))
+            return (pull @ a) / rows.least
+        parts = []
+        for mine, own in zip(rows.by_client(), models, strict=True):
+            a = rows.features[mine]
+            parts.append(self.pull(own @ a.T, rows.labels[mine]) @ a / len(a))
+        return torch.stack(parts)
 
     def evaluate(self, models: Tensor) -> dict[str, Tensor]:
         """Over all rows of all clients, many models at a time: matrix-matrix products in place of matrix-vector."""

@@ -40,10 +40,15 @@ class ModuleProblem(Problem):
         self.rows, self.test, self.loss = rows, test, loss
         self.dtype, self.device = rows.dtype, rows.features.device
         self._about = about
-        own = copy.deepcopy(module).to(self.device, self.dtype)
+        try:
+            own = copy.deepcopy(module).to(self.device, self.dtype)
+        except Exception as error:  # lazy modules, and whatever a user's own may raise
+            raise InputError(f"The module cannot be copied: {str(error).split(chr(10))[0].rstrip('.')}.") from None
         self.module = own.train()
         self._judged = copy.deepcopy(own).eval()
         trained = {name: p for name, p in own.named_parameters() if p.requires_grad}
+        if any(isinstance(p, nn.parameter.UninitializedParameter) for p in trained.values()):
+            raise InputError("The module has lazy parameters; call it on a batch once, so that they take their shapes.")
         if not trained:
             raise InputError("The module has no parameters to train.")
         self._shapes = {name: p.shape for name, p in trained.items()}
@@ -53,7 +58,7 @@ class ModuleProblem(Problem):
         self.has_buffers = bool(self._buffers)
         self.clients, self.rows_per_client, self.d = rows.clients, rows.least, sum(self._sizes)
         self.row_counts = None if rows.are_equal else rows.per_client
-        self.is_random = try_out(self.module, loss, rows, test)
+        self.is_random, self.least_batch = try_out(self.module, loss, rows, test)
         self.gradients = self._choose(gradients)
 
     def _choose(self, asked: Gradients) -> Gradients:
@@ -64,7 +69,10 @@ class ModuleProblem(Problem):
         cannot do is left to the loop.
         """
         check_choice("gradients", asked, ("auto", "closed", "vmap", "loop"))
-        stack = LayerStack.of(self.module, self.loss)
+        classes = (
+            self.rows.labels.ndim == 1 and not self.rows.labels.is_floating_point() and self.rows.labels.min() >= 0
+        )
+        stack = LayerStack.of(self.module, self.loss) if classes else None
         if asked == "closed" and stack is None:
             raise InputError("Closed forms are known for nn.Sequential of linear layers and activations; take 'auto'.")
         if self.is_random and asked in ("closed", "vmap"):
@@ -126,14 +134,16 @@ class ModuleProblem(Problem):
         who = torch.arange(group.start, group.stop, device=self.device) % self.clients
         first, counts = self.rows.first[who], self.rows.per_client[who]
         total = torch.zeros(x.shape, dtype=torch.float64, device=self.device)
-        for begin in range(0, int(counts.max()), _ROWS):
-            left = (counts - begin).clamp(0, _ROWS)
-            for size in sorted(set(left.tolist()) - {0}):  # one size, but where clients hold different numbers of rows
-                some = (left == size).nonzero()[:, 0]
-                index = first[some, None] + torch.arange(begin, begin + size, device=self.device)
+        pieces = (counts + _ROWS - 1) // _ROWS  # of as equal size as can be: batch norm cannot do with one row
+        for piece in range(int(pieces.max())):
+            begin, end = (torch.minimum(counts * k // pieces, counts) for k in (piece, piece + 1))
+            sizes = end - begin
+            for size in sorted(set(sizes.tolist()) - {0}):  # one, but where clients hold different numbers of rows
+                some = (sizes == size).nonzero()[:, 0]
+                index = (first + begin)[some, None] + torch.arange(size, device=self.device)
                 own = {name: b[some] for name, b in buffers.items()}
                 part = torch.empty_like(x[some])
-                self._batch_gradient(x[some], index, own, None if seeds is None else seeds[some] + begin, part)
+                self._batch_gradient(x[some], index, own, None if seeds is None else seeds[some] + piece, part)
                 for name, b in own.items():
                     buffers[name][some] = b
                 total[some] += part.double() * size / counts[some, None]
@@ -196,7 +206,7 @@ class ModuleProblem(Problem):
 
     def with_buffers(self, x: Tensor, buffers: dict[str, Tensor]) -> Tensor:
         """Models (k, d) with their buffers behind them, as numbers that can be averaged; counters are left out."""
-        floats = [b.flatten(1).to(x.dtype) for b in buffers.values() if b.is_floating_point()]
+        floats = [b.reshape(len(b), -1).to(x.dtype) for b in buffers.values() if b.is_floating_point()]
         return torch.cat([x, *floats], dim=1) if floats else x
 
     def as_module(self, x: Tensor) -> nn.Module:
@@ -275,18 +285,28 @@ class ModuleProblem(Problem):
         return self._start.clone()
 
     def smoothness(self, x: Tensor | None = None, steps: int = 30) -> float:
-        """The largest size of an eigenvalue of f's Hessian at x (by default x0), by power iteration; a local figure."""
-        at = (self.x0() if x is None else x).detach().to(self.device, self.dtype)
-        direction = torch.ones_like(at) / self.d**0.5
-        largest = 0.0
+        """The largest size of an eigenvalue of a client's Hessian at x (by default x0), by power iteration.
+
+        A local figure, from below; it takes `steps` passes over all rows, with two gradients each.
+        """
+        at = (self.x0() if x is None else x)[: self.d].detach().to(self.device, self.dtype)
+        return max(self._curvature(at, mine, steps) for mine in self.rows.by_client())
+
+    def _curvature(self, at: Tensor, mine: slice, steps: int) -> float:
+        generator = torch.Generator().manual_seed(0)
+        direction = torch.randn(self.d, generator=generator).to(self.device, self.dtype)
+        direction, largest = direction / direction.norm(), 0.0
         for _ in range(steps):
             product = torch.zeros(self.d, dtype=torch.float64, device=self.device)
             with torch.enable_grad():
                 leaf = at.clone().requires_grad_()
-                for some, share in self._pieces():
+                for begin in range(mine.start, mine.stop, _ROWS):
+                    some = slice(begin, min(mine.stop, begin + _ROWS))
                     loss = self._loss(self._judged, leaf, {}, self.rows.inputs(some), self.rows.labels[some])
                     slope = torch.autograd.grad(loss, leaf, create_graph=True)[0]
-                    product += torch.autograd.grad(slope @ direction, leaf)[0].double() * share
+                    share = (some.stop - some.start) / (mine.stop - mine.start)
+                    if slope.requires_grad:
+                        product += torch.autograd.grad(slope @ direction, leaf)[0].double() * share
             largest = float(product.norm())
             if largest == 0:
                 return 0.0
@@ -314,6 +334,7 @@ def module_problem(
     seed: int = 0,
     dtype: str | torch.dtype = "float32",
     device: str | torch.device = "cpu",
+    about: dict[str, Any] | None = None,
 ) -> ModuleProblem:
     """Any `nn.Module` with any loss, its data shared out among clients.
 
@@ -333,6 +354,7 @@ def module_problem(
         seed: Of a random partition.
         dtype: float32 or float64; the module is cast to it.
         device: Where the tensors live.
+        about: More that a record should say of the problem.
     """
     if not isinstance(module, nn.Module):
         raise InputError(f"`module` must be an nn.Module, got {type(module).__name__}.")
@@ -349,8 +371,9 @@ def module_problem(
     if dataset.test_features is not None and dataset.test_labels is not None:
         every = [np.arange(len(dataset.test_labels))]
         held.append(Rows.share(dataset.test_features, dataset.test_labels, every, kind, where, shift, scale))
-    about = {"data": dataset.name, "partition": partition if isinstance(partition, str) else str(partition)}
-    about |= {"pixels": pixels} if dataset.peak != 1 else {}
+    known = {"data": dataset.name, "partition": partition if isinstance(partition, str) else str(partition)}
+    known |= {"pixels": pixels} if dataset.peak != 1 else {}
+    about = known | (about or {})
     return ModuleProblem(module, loss, rows, held[1] if len(held) > 1 else None, gradients, about)
 
 

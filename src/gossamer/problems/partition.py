@@ -11,6 +11,7 @@ from gossamer.errors import InputError, check_bool, check_integer, check_positiv
 from gossamer.registry import partitions
 
 Indices = npt.NDArray[np.int64]
+_TURNS = 20
 
 
 class Partition(ABC):
@@ -114,24 +115,29 @@ class Dirichlet(Partition):
 
     def __post_init__(self) -> None:
         settle(self, alpha=check_positive("alpha", self.alpha))
+        if not 1e-6 <= self.alpha <= 1e6:
+            raise InputError(f"`alpha` of 'dirichlet' must lie between 1e-6 and 1e6, got {self.alpha!r}.")
 
     def __call__(self, labels: npt.NDArray[Any], sizes: Indices, random: np.random.Generator) -> list[Indices]:
-        """Sizes as asked for; where a label runs out, its share goes to those that are left."""
+        """Sizes as asked for; where a label runs out, its share goes to those that are left.
+
+        Clients take turns, a twentieth of their rows at a time, so that what is left in the end is nobody's lot alone.
+        """
         classes, counts = np.unique(labels, return_counts=True)
         pools = [random.permutation(np.flatnonzero(labels == label)).tolist() for label in classes]
-        share_of = np.maximum(random.dirichlet(self.alpha * counts / counts.mean(), len(sizes)), 1e-12)
-        shares = []
-        for wanted, mix in zip(sizes, share_of, strict=True):
-            mine: list[int] = []
-            while len(mine) < wanted:
-                left = np.array([len(pool) for pool in pools])
-                odds = np.where(left > 0, mix, 0.0)
-                drawn = random.multinomial(wanted - len(mine), odds / odds.sum())
-                for pool, many in zip(pools, np.minimum(drawn, left), strict=True):
-                    mine += pool[len(pool) - many :]
-                    del pool[len(pool) - many :]
-            shares.append(np.array(mine))
-        return shares
+        mixes = np.maximum(random.dirichlet(self.alpha * counts / counts.mean(), len(sizes)), 1e-12)
+        shares: list[list[int]] = [[] for _ in sizes]
+        for turn in range(1, _TURNS + 1):
+            for client in random.permutation(len(sizes)):
+                mine, wanted = shares[client], sizes[client] * turn // _TURNS
+                while len(mine) < wanted:
+                    left = np.array([len(pool) for pool in pools])
+                    odds = np.where(left > 0, mixes[client], 0.0)
+                    drawn = random.multinomial(wanted - len(mine), odds / odds.sum())
+                    for pool, many in zip(pools, np.minimum(drawn, left), strict=True):
+                        mine += pool[len(pool) - many :]
+                        del pool[len(pool) - many :]
+        return [np.array(share) for share in shares]
 
 
 @partitions.register("shards")

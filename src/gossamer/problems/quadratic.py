@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from gossamer.errors import InputError, check_integer, check_nonnegative, check_positive
-from gossamer.problems.base import Problem, as_device, as_dtype
+from gossamer.problems.base import Problem, as_device, as_dtype, check_finite
 from gossamer.registry import objectives
 
 
@@ -89,7 +89,7 @@ def quadratic(
         dtype: float32 or float64.
         device: Where the tensors live.
     """
-    clients, d, rows = (check_integer(k, v, 1) for k, v in {"clients": clients, "d": d, "rows": rows}.items())
+    clients, d, rows = (check_integer(k, v, 1, 10**9) for k, v in {"clients": clients, "d": d, "rows": rows}.items())
     seed = check_integer("seed", seed, 0)
     if check_positive("condition", condition) < 1:
         raise InputError(f"`condition` must be 1 or more, got {condition!r}.")
@@ -101,5 +101,6 @@ def quadratic(
     centre = common + heterogeneity * generator.standard_normal((clients, d))
     spread = generator.standard_normal((clients, rows, d))
     centres = centre[:, None] + noise * (spread - spread.mean(axis=1, keepdims=True))
+    check_finite(centres, centres, as_dtype(dtype))
     where = {"dtype": as_dtype(dtype), "device": as_device(device)}
     return Quadratic(torch.tensor(curvature, **where), torch.tensor(centres, **where))  # type: ignore[arg-type]

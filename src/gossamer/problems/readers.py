@@ -8,7 +8,7 @@ import lzma
 import zlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,12 +16,13 @@ import numpy.typing as npt
 from gossamer.errors import DataError
 
 Array = npt.NDArray[Any]
-PACKINGS: dict[str, Callable[[bytes], bytes]] = {
-    ".xz": lzma.decompress,
-    ".bz2": bz2.decompress,
-    ".gz": gzip.decompress,
-    "": bytes,
+PACKINGS: dict[str, Callable[[IO[bytes]], IO[bytes]]] = {
+    ".xz": lzma.open,
+    ".bz2": bz2.open,
+    ".gz": gzip.open,  # type: ignore[dict-item]
+    "": lambda packed: packed,
 }
+_MOST_BYTES = 4 << 30  # unpacked
 _MOST_DENSE_BYTES = 8 << 30
 _IDX_LABELS, _IDX_IMAGES = 2049, 2051  # the magic numbers of the format
 
@@ -35,7 +36,10 @@ def read_bytes(path: Path, sha256: str | None = None) -> bytes:
     """The unpacked bytes of a file; the checksum may be that of the packed or of the unpacked ones."""
     try:
         packed = path.read_bytes()
-        content = PACKINGS[packing_of(path)](packed)
+        with PACKINGS[packing_of(path)](io.BytesIO(packed)) as unpacked:
+            content = unpacked.read(_MOST_BYTES + 1)
+        if len(content) > _MOST_BYTES:
+            raise ValueError(f"it unpacks to more than {_MOST_BYTES >> 30} GiB")
     except (lzma.LZMAError, EOFError, gzip.BadGzipFile, zlib.error, ValueError) as error:
         raise DataError(f"The data file '{path}' is damaged: {str(error).rstrip('.')}; fetch it again.") from None
     except OSError as error:

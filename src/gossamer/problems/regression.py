@@ -92,7 +92,19 @@ class LeastSquares(LinearModel):
         a = self.rows.features.double()
         weighted = a if self.rows.weights is None else a * self.rows.weights[:, None]
         eigenvalues = torch.linalg.eigvalsh(weighted.T @ a / len(a)) + self.l2
-        return float(eigenvalues[eigenvalues > 1e-12 * eigenvalues[-1]].min())
+        above = eigenvalues[eigenvalues > 1e-12 * eigenvalues[-1]]
+        return float(above.min()) if len(above) else None
+
+    def minimum(self) -> float:
+        """f*: exact, but with a nonconvex regulariser."""
+        if self.nonconvex:
+            return super().minimum()
+        a, y = self.rows.features.double(), self.rows.labels.double()
+        root = (torch.ones_like(y) if self.rows.weights is None else self.rows.weights).div(len(y)).sqrt()
+        ridge = self.l2**0.5 * torch.eye(self.d, dtype=torch.float64, device=self.device)
+        left, right = torch.cat([a * root[:, None], ridge]), torch.cat([y * root, y.new_zeros(self.d)])
+        x = torch.linalg.lstsq(left.cpu(), right.cpu()[:, None], driver="gelsd").solution[:, 0]
+        return float((left.cpu() @ x - right.cpu()).square().sum() / 2)
 
 
 @objectives.register("logistic_regression")
@@ -134,8 +146,11 @@ def logistic_regression(
     dataset = load(data, data_dir, test)
     classes = dataset.classes("Logistic regression")
     if len(classes) != 2:
-        shown = ", ".join(f"{value:g}" for value in classes[:5])
-        raise InputError(f"Logistic regression needs two classes, but {dataset.name!r} has {len(classes)}: {shown}.")
+        shown = ", ".join(f"{value:g}" for value in classes[:5]) + (", ..." if len(classes) > 5 else "")
+        raise InputError(
+            f"Logistic regression needs two classes, but {dataset.name!r} has {len(classes)}: {shown}; "
+            "softmax_regression takes any number."
+        )
     sign = np.where(dataset.labels == classes[1], 1.0, -1.0)
     common = _Common(dataset, clients, partition, equal, feature_scale, intercept, seed, dtype, device)
     rows = common.rows(np.ones(len(sign)), sign)

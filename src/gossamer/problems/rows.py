@@ -7,6 +7,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from gossamer.errors import InputError
+
 
 class Rows:
     """Features and labels of all clients, one client's rows after another's.
@@ -52,17 +54,22 @@ class Rows:
     ) -> "Rows":
         """The rows whose numbers are in `shares[i]` to client i; labels of classes stay integers."""
         order = np.concatenate(shares)
-        x, y = (torch.from_numpy(np.ascontiguousarray(part[order])) for part in (features, labels))
+        x, y = (torch.from_numpy(np.ascontiguousarray(_native(part[order]))) for part in (features, labels))
         kept = y.to(device, dtype if y.is_floating_point() else torch.int64)
         if x.dtype == torch.uint8:
             return cls(x.to(device), kept, [len(share) for share in shares], dtype, shift, scale)
         x = x.to(device, dtype)
+        if not torch.isfinite(x).all():
+            row = int((~torch.isfinite(x.reshape(len(x), -1)).all(dim=1)).nonzero()[0])
+            raise InputError(f"Row {int(order[row])} has a feature that does not fit into {str(dtype)[6:]}.")
         x = x.sub_(shift).div_(scale) if (shift, scale) != (0, 1) else x
         return cls(x, kept, [len(share) for share in shares])
 
     def inputs(self, which: Tensor | slice | list[int]) -> Tensor:
         """The features of some rows, as numbers."""
-        return self._numbers(self.features[which])
+        rows = self.features[which]
+        # A module may work in place: what it gets is not ours.
+        return rows.clone() if self._is_plain and isinstance(which, slice) else self._numbers(rows)
 
     def take(self, flat: Tensor) -> Tensor:
         """As `inputs`, for the row numbers of a minibatch, in memory that the next call uses again.
@@ -98,3 +105,12 @@ class Rows:
         for count in self.counts:
             yield slice(begin, begin + count)
             begin += count
+
+
+def _native(values: Any) -> Any:
+    """Numbers as torch knows them: in this machine's order of bytes, of at most 64 bits."""
+    if values.dtype.kind == "f" and values.dtype.itemsize > 8:
+        return values.astype(np.float64)
+    if values.dtype.kind == "u" and values.dtype.itemsize > 1:
+        return values.astype(np.int64)
+    return values if values.dtype.isnative else values.astype(values.dtype.newbyteorder("="))

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from gossamer.errors import check_integer, check_nonnegative
-from gossamer.problems.base import Problem, as_device, as_dtype
+from gossamer.problems.base import Problem, as_device, as_dtype, check_finite
 from gossamer.registry import objectives
 
 
@@ -80,7 +80,7 @@ def sine_pl(
         dtype: float32 or float64.
         device: Where the tensors live.
     """
-    clients, d, rows = (check_integer(k, v, 1) for k, v in {"clients": clients, "d": d, "rows": rows}.items())
+    clients, d, rows = (check_integer(k, v, 1, 10**9) for k, v in {"clients": clients, "d": d, "rows": rows}.items())
     random = np.random.default_rng(check_integer("seed", seed, 0))
     slopes: Any = random.standard_normal((clients, d))
     slopes -= slopes.mean(axis=0)
@@ -88,5 +88,6 @@ def sine_pl(
     slopes *= np.sqrt(check_nonnegative("heterogeneity", heterogeneity)) / size if size > 0 else 0.0
     spread = random.standard_normal((clients, rows, d))
     spread = (spread - spread.mean(axis=1, keepdims=True)) * check_nonnegative("noise", noise)
+    check_finite(slopes, spread, as_dtype(dtype))
     where = {"dtype": as_dtype(dtype), "device": as_device(device)}
     return SinePL(torch.tensor(slopes[:, None] + spread, **where))  # type: ignore[arg-type]

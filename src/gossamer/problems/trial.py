@@ -18,27 +18,45 @@ def own_generator(device: torch.device, enabled: bool = True) -> AbstractContext
     return torch.random.fork_rng([device] if device.type == "cuda" else [], enabled=enabled)
 
 
-def try_out(module: nn.Module, loss: Loss, rows: Rows, test: Rows | None) -> bool:
-    """Whether the module has randomness of its own; a sentence if it does not fit its data or its loss."""
+def try_out(module: nn.Module, loss: Loss, rows: Rows, test: Rows | None) -> tuple[bool, int]:
+    """Whether the module draws random numbers, and the least batch it can train on; a sentence if it does not fit."""
+    device = rows.features.device
     inputs, labels = rows.inputs(slice(0, min(4, rows.least))), rows.labels[: min(4, rows.least)]
-    outputs = []
-    with own_generator(rows.features.device):
-        for seed in (0, 1):
-            torch.manual_seed(seed)
-            fresh = copy.deepcopy(module)
-            try:
-                with torch.no_grad():
-                    outputs.append(fresh(inputs))
-            except Exception as error:  # a user's own code may raise anything
-                raise InputError(
-                    f"The module does not take rows of shape {tuple(inputs.shape[1:])}: {_first(error)}."
-                ) from None
-    output = outputs[0]
+    with own_generator(device), torch.no_grad():
+        before = _generators(device)
+        output = _outputs(copy.deepcopy(module), inputs)
+        _check_classes(loss, output, rows, "")
+        _value(loss, output, labels)
+        is_random = any(not torch.equal(one, two) for one, two in zip(before, _generators(device), strict=True))
+        if test is not None:
+            _check_classes(loss, output, test, "test ")
+            some, chosen = test.inputs(slice(0, 4)), test.labels[:4]
+            _value(loss, _outputs(copy.deepcopy(module).eval(), some), chosen)
+        least = 1
+        try:
+            copy.deepcopy(module)(inputs[:1])
+        except Exception:  # batch norm has nothing to average over in one row
+            least = 2
+    return is_random, least
+
+
+def _generators(device: torch.device) -> list[Tensor]:
+    return [torch.random.get_rng_state(), *([torch.cuda.get_rng_state(device)] if device.type == "cuda" else [])]
+
+
+def _outputs(module: nn.Module, inputs: Tensor) -> Tensor:
+    shape = tuple(inputs.shape[1:])
+    try:
+        output = module(inputs)
+    except Exception as error:  # a user's own code may raise anything
+        flat = "; begin with nn.Flatten() if it takes flat rows" if len(shape) > 1 else ""
+        raise InputError(f"The module does not take rows of shape {shape}: {_first(error)}{flat}.") from None
     if not isinstance(output, Tensor):
         raise InputError(f"The module must return one tensor, got {type(output).__name__}.")
-    _check_classes(loss, output, rows, "")
-    if test is not None:
-        _check_classes(loss, output, test, "test ")
+    return output
+
+
+def _value(loss: Loss, output: Tensor, labels: Tensor) -> None:
     try:
         value = loss(output, labels)
     except Exception as error:
@@ -49,12 +67,12 @@ def try_out(module: nn.Module, loss: Loss, rows: Rows, test: Rows | None) -> boo
     if not isinstance(value, Tensor) or value.ndim != 0:
         shape = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
         raise InputError(f"The loss {_name(loss)} must be one number, the mean over its rows, got {shape}.")
-    return not torch.equal(output.nan_to_num(), outputs[1].nan_to_num())
 
 
 def _check_classes(loss: Loss, output: Tensor, rows: Rows, which: str) -> None:
-    is_entropy = isinstance(loss, nn.CrossEntropyLoss) or loss is nn.functional.cross_entropy
-    if not is_entropy or output.ndim != 2 or rows.labels.is_floating_point() or rows.labels.ndim != 1:
+    takes_classes = isinstance(loss, nn.CrossEntropyLoss | nn.NLLLoss)
+    takes_classes |= loss in (nn.functional.cross_entropy, nn.functional.nll_loss)
+    if not takes_classes or output.ndim != 2 or rows.labels.is_floating_point() or rows.labels.ndim != 1:
         return
     bad = ((rows.labels < 0) | (rows.labels >= output.shape[1])) & (rows.labels != getattr(loss, "ignore_index", -100))
     if bad.any():

@@ -53,7 +53,7 @@ def network_figure(
                 list(points[edges[sign]]), linewidths=widths, colors=colour, linestyles=dashes, alpha=0.75, zorder=1
             )
             axes.add_collection(lines)
-        size = float(np.clip(9000 / clients, 6, 420))
+        size = float(np.clip((600 / clients) ** 2, 4, 420))  # on a ring, clients leave as much room between them
         shade = np.asarray(diagonal, float)
         dots = axes.scatter(
             points[:, 0], points[:, 1], s=size, c=shade, cmap="cividis", edgecolors="white", linewidths=0.8, zorder=2

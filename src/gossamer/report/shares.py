@@ -34,11 +34,22 @@ def shares_figure(counts: Any, labels: list[str], path: Path, title: str = "") -
         warnings.simplefilter("ignore")  # a sign that the font lacks: still a figure
         figure = Figure(figsize=(9, 4.2), layout="constrained")
         axes: Any = figure.subplots()
-        colours = matplotlib.colormaps["viridis"](np.linspace(0.05, 0.95, len(labels)))
+        few = matplotlib.colormaps[
+            "tab10" if len(labels) <= 10 else "tab20"
+        ]  # colours without an order, while they last
+        many = matplotlib.colormaps["viridis"](np.linspace(0.05, 0.95, len(labels)))
+        colours = few(range(len(labels))) if len(labels) <= 20 else many
         below = np.zeros(len(counts))
         for number, label in enumerate(labels):
             axes.bar(
-                range(len(counts)), counts[:, number], 0.85, bottom=below, color=colours[number], label=plain(label)
+                range(len(counts)),
+                counts[:, number],
+                0.85,
+                bottom=below,
+                color=colours[number],
+                edgecolor="white",
+                linewidth=0.4,
+                label=plain(label),
             )
             below += counts[:, number]
         axes.set(xlabel="client", ylabel="rows", xlim=(-0.6, len(counts) - 0.4))

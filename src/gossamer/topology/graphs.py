@@ -3,12 +3,13 @@
 import inspect
 import math
 from collections.abc import Callable
+from typing import Any
 
 import networkx as nx
 import numpy as np
 
 from gossamer.errors import InputError, check_integer, check_unit
-from gossamer.registry import graphs
+from gossamer.registry import graphs, settings_of
 from gossamer.topology.base import Edges, Graph, check_clients, check_size, from_edges, ordered
 
 _DRAWS = 100  # of a random graph, before we say that it will not be connected
@@ -161,7 +162,15 @@ def build_graph(description: object, clients: int | None = None) -> Graph:
     """The graph of a spec or a command, such as `"grid:8,5"` or `{"name": "ring"}`; of so many clients, if given."""
     name = description.partition(":")[0] if isinstance(description, str) else dict(description).get("name")  # type: ignore[call-overload]
     takes_clients = isinstance(name, str) and "clients" in inspect.signature(graphs.get(name)).parameters
-    graph: Graph = graphs.build(description, **({"clients": clients} if takes_clients and clients is not None else {}))
+    more: dict[str, Any] = {"clients": clients} if takes_clients and clients is not None else {}
+    if more and isinstance(description, str) and isinstance(name, str):
+        positional, keywords = settings_of(description.partition(":")[2])
+        own = list(inspect.signature(graphs.get(name)).parameters)
+        if len(positional) < len(own):  # `erdos_renyi:0.2` with so many clients: what stands there comes after them
+            description = {"name": name, **dict(zip(own[1:], positional, strict=False)), **keywords}
+        else:
+            more = {}
+    graph: Graph = graphs.build(description, **more)
     if clients is not None and len(graph) != clients:
         raise InputError(f"The graph {name!r} has {len(graph)} clients, where there should be {clients}.")
     return graph
