@@ -12,7 +12,7 @@ READY  := $(VENV)/.ready
 
 MARKERS := $(if $(CI),not long,not slow and not long)
 # Real data sets for the tests that want them; the folder beside the checkout unless $GOSSAMER_DATA says otherwise.
-export GOSSAMER_DATA ?= $(wildcard ../shared/data)
+export GOSSAMER_DATA ?= $(abspath $(wildcard ../shared/data))
 
 .PHONY: demo test lint docs clean
 .DEFAULT_GOAL := test

@@ -25,7 +25,7 @@ torch.set_num_threads(1)  # tests run side by side; single-threaded sums also ma
 def data_dir() -> Path:
     """Where the real data sets lie: $GOSSAMER_DATA, or shared/data beside the checkout."""
     beside = Path(__file__).parents[2] / "shared" / "data"
-    folder = Path(os.environ.get("GOSSAMER_DATA") or beside)
+    folder = Path(os.environ.get("GOSSAMER_DATA") or beside).absolute()
     if not (folder / "a9a" / "a9a.xz").is_file():
         reason = f"the real data sets are not in {folder}; point $GOSSAMER_DATA at them"
         if os.environ.get("CI"):

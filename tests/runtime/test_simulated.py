@@ -15,9 +15,10 @@ import pytest
 import torch
 
 import gossamer as gs
-from gossamer.runtime import simulated
+from gossamer.runtime import mixer as mixing_room
+from gossamer.runtime.mixer import Mixer
 from gossamer.runtime.record import COLUMNS, Record
-from gossamer.runtime.simulated import Mixer, Simulation
+from gossamer.runtime.simulated import Simulation
 from gossamer.topology.graphs import build_graph
 
 PROBLEM = gs.quadratic(clients=6, d=8, noise=0.5)
@@ -148,7 +149,7 @@ def test_dense_where_that_is_faster_and_blocks_where_they_fit(monkeypatch: pytes
         torch.testing.assert_close(whole, torch.from_numpy(expected))
         assert whole.dtype == torch.float64
         with monkeypatch.context() as patched:
-            patched.setattr(simulated, "_BLOCKS_FROM", 1)
+            patched.setattr(mixing_room, "_BLOCKS_FROM", 1)
             assert torch.equal(mixer(q), whole)
 
 

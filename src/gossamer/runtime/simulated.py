@@ -1,6 +1,5 @@
 """The simulator: all clients of all seeds as rows of the same tensors, on one CPU or GPU."""
 
-import warnings
 from collections.abc import Mapping, Sequence
 from numbers import Integral
 from pathlib import Path
@@ -16,18 +15,12 @@ from gossamer.compression import packet
 from gossamer.compression.base import CODECS, Codec, Compressor, Message
 from gossamer.errors import InputError, NonFiniteError, check_choice, check_integer
 from gossamer.problems.base import Problem
+from gossamer.runtime.mixer import Mixer
 from gossamer.runtime.recorder import Progress, Recorder, Run, Runs, fresh_folder
 from gossamer.streams import Streams
 from gossamer.topology import MixingMatrix
 
 X0 = Tensor | np.ndarray[Any, Any] | str | None
-
-# W is multiplied as a sparse matrix where that was measured to be faster: from 128 clients on, if at most one entry
-# in sixteen is not zero. Large products of a sparse W that is narrow in its numbering (a ring, a grid) go in blocks.
-_SPARSE_FROM = 128
-_SPARSE_SHARE = 1 / 16
-_BLOCK_ROWS = 64
-_BLOCKS_FROM = 2**23  # numbers in a product
 
 
 @overload
@@ -252,55 +245,6 @@ class Simulation:
         self.state = map_state(self.state, kept)
         self.buffers = {name: kept(buffer) for name, buffer in self.buffers.items()}
         self.streams = Streams([self.seeds[i] for i in keep], self.streams.clients, self.problem.device)
-
-
-class Mixer:
-    """W times rows, in float64; on a CPU the sums run in one order, whatever the number of seeds."""
-
-    def __init__(self, mixing: MixingMatrix, device: torch.device) -> None:
-        self.clients = mixing.clients
-        self.zero = torch.zeros((), dtype=torch.float64, device=device)
-        self._blocks: list[tuple[Tensor, Tensor]] = []
-        w = mixing.sparse
-        if self.clients < _SPARSE_FROM or w.nnz > _SPARSE_SHARE * self.clients**2:
-            self.w = torch.tensor(mixing.matrix, dtype=torch.float64, device=device)
-            return
-        self.w = _csr(w, device)
-        if device.type == "cpu":
-            blocks = [w[low : low + _BLOCK_ROWS] for low in range(0, self.clients, _BLOCK_ROWS)]
-            columns = [np.unique(block.indices) for block in blocks]
-            if sum(map(len, columns)) <= 2 * self.clients:  # few rows are read by more than one block
-                self._blocks = [
-                    (torch.from_numpy(needed).long(), _csr(block[:, needed], device))
-                    for needed, block in zip(columns, blocks, strict=True)
-                ]
-
-    def __call__(self, q: Tensor) -> Tensor:
-        """Sum_j w_ij q_j for each row i."""
-        rows = q.view(-1, self.clients, q.shape[1])
-        if self.w.layout == torch.strided:
-            return (self.w @ rows.double()).view(q.shape)
-        mixed = torch.empty(rows.shape, dtype=torch.float64, device=q.device)
-        for seed, one in enumerate(rows):
-            if self._blocks and one.numel() >= _BLOCKS_FROM:
-                # The same sums in the same order, without a float64 copy of all rows: a block's fit the cache.
-                for block, (needed, w) in enumerate(self._blocks):
-                    low = block * _BLOCK_ROWS
-                    torch.mm(w, one[needed].double(), out=mixed[seed, low : low + _BLOCK_ROWS])
-            else:
-                torch.mm(self.w, one.double(), out=mixed[seed])
-        return mixed.view(q.shape)
-
-
-def _csr(w: Any, device: torch.device) -> Tensor:
-    """A SciPy matrix in compressed rows as a tensor."""
-    indptr, indices = (torch.from_numpy(part.astype(np.int64)) for part in (w.indptr, w.indices))
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")
-        warnings.filterwarnings("ignore", message="Sparse invariant checks are implicitly disabled")  # for the copy
-        return torch.sparse_csr_tensor(
-            indptr, indices, torch.from_numpy(w.data), size=w.shape, device=device, check_invariants=True
-        )
 
 
 class Traffic:
