@@ -46,13 +46,21 @@ class Mixer:
         mixed = torch.empty(rows.shape, dtype=torch.float64, device=q.device)
         for seed, one in enumerate(rows):
             if self._blocks and one.numel() >= _BLOCKS_FROM:
-                # The same sums in the same order, without a float64 copy of all rows: a block's fit the cache.
-                for block, (needed, w) in enumerate(self._blocks):
-                    low = block * _BLOCK_ROWS
-                    torch.mm(w, one[needed].double(), out=mixed[seed, low : low + _BLOCK_ROWS])
+                self._in_blocks(one, mixed[seed])
             else:
                 torch.mm(self.w, one.double(), out=mixed[seed])
         return mixed.view(q.shape)
+
+    def _in_blocks(self, rows: Tensor, out: Tensor) -> None:
+        """The same sums in the same order, without a float64 copy of all rows: what a block reads fits the cache."""
+        widest = max(len(needed) for needed, _ in self._blocks)
+        taken = rows.new_empty(widest, rows.shape[1])
+        wide = torch.empty(taken.shape, dtype=torch.float64)
+        for block, (needed, w) in enumerate(self._blocks):
+            torch.index_select(rows, 0, needed, out=taken[: len(needed)])
+            wide[: len(needed)].copy_(taken[: len(needed)])
+            low = block * _BLOCK_ROWS
+            torch.mm(w, wide[: len(needed)], out=out[low : low + _BLOCK_ROWS])
 
 
 def _csr(w: Any, device: torch.device) -> Tensor:
