@@ -243,6 +243,7 @@ def test_cuda_equals_cpu(name: str, dtype: torch.dtype) -> None:
         compressor = factory(**settings_)
         on_cpu, on_gpu = compressor(x, seed=1), compressor(x.cuda(), seed=1)
         assert on_gpu.dense().is_cuda
-        close = torch.isclose(on_gpu.dense().cpu(), on_cpu.dense(), rtol=1e-5, atol=0)
-        assert close.double().mean() > 0.999, f"{compressor}: a norm rounded otherwise may move a level, rarely"
+        # A norm that is rounded otherwise may move a level: of 2^19 often (hence atol), of few rarely.
+        close = torch.isclose(on_gpu.dense().cpu(), on_cpu.dense(), rtol=1e-5, atol=4e-6 * float(x.norm(dim=1).max()))
+        assert close.double().mean() > 0.999, str(compressor)
         assert torch.equal(gs.decode(on_gpu.encode("auto")[0]).dense(), on_gpu.dense()[:1].cpu())
