@@ -153,9 +153,11 @@ def test_batch_norm_and_single_rows() -> None:
     assert problem.rows_per_client == 501, "500 and one more"
     run = gs.simulate(gs.DSGD(lr=0.1), problem, MIXING, rounds=2)
     assert problem.smoothness(run.average) > 0
-    with pytest.raises(gs.InputError, match="`batch_size` must be at least 2 for a module with batch norm, got 1"):
+    with pytest.raises(
+        gs.InputError, match="`batch_size` must be at least 2, since the module cannot train on one row, got 1"
+    ):
         gs.simulate(gs.DSGD(lr=0.1), problem, MIXING, rounds=1, batch_size=1)
-    with pytest.raises(gs.InputError, match="row by row, which a module with batch norm cannot do"):
+    with pytest.raises(gs.InputError, match="row by row, and this module cannot train on one row"):
         problem.gradient_noise()
     with pytest.raises(gs.InputError, match="Expected more than 1 value per channel"):
         module_problem(seeded(build), (odd[0][:4], odd[1][:4]), clients=4)

@@ -37,6 +37,10 @@ def test_one_method_one_seed() -> None:
     assert run.diverged is None
     assert run.frame.bits.is_monotonic_increasing
     assert run.frame.accuracy.isna().all(), "a quadratic has no test set"
+    assert run.frame.test_loss.isna().all()
+    losses = PROBLEM.evaluate(run.x)["loss"]
+    assert run.final.mean_loss == pytest.approx(float(losses.mean()))
+    assert run.final.worst_loss == pytest.approx(float(losses.max()))
 
 
 def test_metrics_are_what_they_say() -> None:
@@ -286,6 +290,7 @@ def test_records_are_never_overwritten(tmp_path: Path) -> None:
 def test_an_interrupt_during_evaluation_loses_nothing(tmp_path: Path) -> None:
     class Impatient(type(PROBLEM)):  # type: ignore[misc]
         calls = 0
+        measures_clients = False  # one evaluation a group
 
         def evaluate(self, models: torch.Tensor) -> dict[str, torch.Tensor]:
             self.calls += 1

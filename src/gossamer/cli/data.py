@@ -16,7 +16,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 from rich.table import Table
 
 from gossamer import registry
-from gossamer.cli.output import check_picture, complain, console, note, results, waiting
+from gossamer.cli.output import check_picture, complain, console, first_paragraph, note, results, waiting
 from gossamer.errors import InputError
 from gossamer.problems import load, logistic_regression, softmax_regression
 from gossamer.problems.datasets import find, find_in, fits, folders
@@ -68,11 +68,12 @@ def list_data(options: argparse.Namespace) -> int:
     for name in registry.datasets:
         factory: Any = registry.datasets.get(name)
         there = [find(name, file, options.data_dir) for file in FILES.get(name, ())]
-        kind = "embedded" if name not in FILES else "here" if all(there) else "to be fetched"
-        kind = "made up" if name == "gaussian_mixture" else kind
-        about = " ".join((inspect.getdoc(factory) or "").split("\n\n")[0].split())
+        if name in FILES:
+            kind = "here" if all(there) else "to be fetched"
+        else:  # what takes settings makes its rows of them
+            kind = "made up" if inspect.signature(factory).parameters else "embedded"
         folder = str(there[0].parent) if there and there[0] is not None else None
-        rows.append({"name": name, "where": kind, "folder": folder, "about": about})
+        rows.append({"name": name, "where": kind, "folder": folder, "about": first_paragraph(factory)})
     with results():
         if options.json:
             print(json.dumps(rows, indent=2))

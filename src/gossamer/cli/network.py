@@ -12,7 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from gossamer import registry
-from gossamer.cli.output import check_picture, console, note, results, waiting
+from gossamer.cli.output import check_picture, console, first_paragraph, note, results, waiting
 from gossamer.errors import InputError, check_unit
 from gossamer.report import network_figure
 from gossamer.theory import theorem_gamma
@@ -139,7 +139,8 @@ def _list(as_json: bool) -> int:
     """The graphs and the rules."""
     rows: dict[str, list[dict[str, Any]]] = {
         kind: [
-            {"name": name, "settings": _settings(known.get(name)), "about": _about(known.get(name))} for name in known
+            {"name": name, "settings": _settings(known.get(name)), "about": first_paragraph(known.get(name))}
+            for name in known
         ]
         for kind, known in (("graphs", registry.graphs), ("weights", registry.weights))
     }
@@ -164,7 +165,3 @@ def _list(as_json: bool) -> int:
 def _settings(factory: Any) -> list[str]:
     parameters = inspect.signature(factory).parameters.values()
     return [p.name if p.default is p.empty else f"{p.name}={p.default}" for p in parameters]
-
-
-def _about(factory: Any) -> str:
-    return " ".join((inspect.getdoc(factory) or "").split("\n\n")[0].split())

@@ -1,6 +1,7 @@
 """Speaking to people and to pipes: results on standard output, everything else on standard error."""
 
 import contextlib
+import inspect
 import os
 import sys
 from collections.abc import Iterator
@@ -64,6 +65,11 @@ class _Console(Console):
 def console() -> Console:
     """Tables keep their width in a pipe, where no terminal gives one."""
     return _Console(file=sys.stdout, width=None if sys.stdout.isatty() else 140)
+
+
+def first_paragraph(thing: object) -> str:
+    """What a factory says of itself."""
+    return " ".join((inspect.getdoc(thing) or "").split("\n\n")[0].split())
 
 
 def check_picture(name: str) -> Path:

@@ -30,6 +30,8 @@ class Problem(ABC):
     """Whether a gradient draws numbers of its own (dropout): `gradient` then takes `seeds`, one a row."""
     least_batch: int = 1
     """Rows that a minibatch needs at least: 2 for batch norm."""
+    measures_clients: bool = True
+    """Whether f may be measured at every client's own model, where there are no test rows: too dear for a network."""
     has_buffers: bool = False
     """Whether a client keeps more than its model (batch norm): `gradient` then takes `buffers`, and changes them."""
 
@@ -82,7 +84,9 @@ class Problem(ABC):
         """
         batch_size, samples = check_integer("batch_size", batch_size, 1), check_integer("samples", samples, 2)
         if self.least_batch > 1:
-            raise InputError("Gradient noise is measured row by row, which a module with batch norm cannot do.")
+            raise InputError(
+                "Gradient noise is measured row by row, and this module cannot train on one row (batch norm)."
+            )
         models = self._everywhere(x)
         counts = self.row_counts if self.row_counts is not None else torch.full((self.clients,), self.rows_per_client)
         counts, most = counts.to(self.device), int(counts.max())

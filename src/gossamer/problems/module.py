@@ -34,6 +34,8 @@ class ModuleProblem(Problem):
     models for evaluation.
     """
 
+    measures_clients = False
+
     def __init__(
         self, module: nn.Module, loss: Loss, rows: Rows, test: Rows | None, gradients: Gradients, about: dict[str, Any]
     ) -> None:

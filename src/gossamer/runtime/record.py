@@ -29,8 +29,8 @@ COLUMNS = {
     "mean_accuracy": "test accuracy of a client's own model, mean over clients",
     "worst_accuracy": "test accuracy of the worst client's own model",
     "test_loss": "loss of the average model on the test rows",
-    "mean_loss": "loss of a client's own model on the test rows, mean over clients",
-    "worst_loss": "loss of the worst client's own model on the test rows",
+    "mean_loss": "loss of a client's own model on the test rows (f, where there are none), mean over clients",
+    "worst_loss": "loss of the worst client's own model on the test rows (f, where there are none)",
     "consensus": "mean over clients of ||x_i - average||^2",
     "seconds": "wall time of the rounds so far, evaluation left out",
 }

@@ -27,6 +27,7 @@ logger = logging.getLogger(__name__)
 Progress = Callable[[str, int], None]
 
 _EVALUATED_TOGETHER = 64  # as many as problems measure in one go
+_CLIENTS_TOGETHER = 1024  # models of clients measured at once, where each is a row of a closed form
 _SNAPSHOT_BYTES = 256 << 20  # models kept waiting for an evaluation, at the most
 _FLUSH_SECONDS = 2.0  # a record on disk is never further behind than this, or one round
 
@@ -224,7 +225,7 @@ class Recorder:
         measured["consensus"] = apart.square().sum(dim=2).mean(dim=1)
         for name, values in problem.score(average).items():
             measured[f"test_{name}" if name == "loss" else name] = values
-        for name, values in problem.score(models.flatten(0, 1)).items():
+        for name, values in self._score(models.flatten(0, 1)).items():
             own = values.view(models.shape[:2])
             measured[f"mean_{name}"] = own.mean(dim=1)
             measured[f"worst_{name}"] = own.amax(dim=1) if name == "loss" else own.amin(dim=1)
@@ -238,6 +239,15 @@ class Recorder:
                 self.records[seed].rows.append(whole)
                 if seed in self.writers:
                     self.writers[seed].row(whole)
+
+    def _score(self, models: Tensor) -> dict[str, Tensor]:
+        """The clients' own models on the test rows, or f at them where there are none."""
+        problem = self.simulation.problem
+        scored = problem.score(models)
+        if not scored and problem.measures_clients:
+            parts = torch.split(models, _CLIENTS_TOGETHER)
+            scored = {"loss": torch.cat([problem.evaluate(part)["loss"] for part in parts])}
+        return scored
 
     def _header(self, seed: int, about: dict[str, Any]) -> dict[str, Any]:
         sim = self.simulation

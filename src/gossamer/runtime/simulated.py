@@ -125,7 +125,8 @@ def check_batch_size(batch_size: object, problem: Problem) -> int:
     checked = check_integer("batch_size", batch_size, 1)
     if checked < problem.least_batch:
         raise InputError(
-            f"`batch_size` must be at least {problem.least_batch} for a module with batch norm, got {checked}."
+            f"`batch_size` must be at least {problem.least_batch}, since the module cannot train on one row, "
+            f"got {checked}."
         )
     if checked > problem.rows_per_client:
         whose = "a client" if problem.row_counts is None else f"client {int(problem.row_counts.argmin())}"

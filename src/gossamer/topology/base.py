@@ -13,13 +13,13 @@ Edges = npt.NDArray[np.int64]
 """(edges, 2), each row rising, rows in lexicographic order."""
 Graph: TypeAlias = "nx.Graph[Any]"
 
-_MOST_CLIENTS = 1_000_000
+MOST_CLIENTS = 1_000_000
 _MOST_EDGES = 5_000_000  # networkx keeps an edge in some 200 bytes
 
 
 def check_clients(name: str, value: object, low: int) -> int:
     """A number of clients, rows or columns: large enough for the graph, small enough for the memory."""
-    return check_integer(name, value, low, _MOST_CLIENTS)
+    return check_integer(name, value, low, MOST_CLIENTS)
 
 
 def check_size(what: str, edges: float) -> None:

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from gossamer.errors import InputError, check_path
 from gossamer.registry import graphs
-from gossamer.topology.base import _MOST_CLIENTS, Graph, Matrix, check_size, from_edges
+from gossamer.topology.base import MOST_CLIENTS, Graph, Matrix, check_size, from_edges
 
 
 @graphs.register("edge_list")
@@ -27,8 +27,8 @@ def edge_list(file: str | os.PathLike[str]) -> Graph:
             raise InputError(f"{where} joins client {i} to itself; remove the self loop.")
         if (i, j) in edges:
             raise InputError(f"{where} repeats the edge {i} {j} of line {edges[i, j]}; name each edge once.")
-        if j >= _MOST_CLIENTS:
-            raise InputError(f"{where} names client {j}; the most is {_MOST_CLIENTS - 1}.")
+        if j >= MOST_CLIENTS:
+            raise InputError(f"{where} names client {j}; the most is {MOST_CLIENTS - 1}.")
         edges[i, j] = number
         check_size(f"The graph in '{file}'", len(edges))
     if not edges:
