@@ -175,7 +175,17 @@ def test_a_lie_with_a_right_checksum_is_refused_or_is_another_message(data: st.D
 
 
 def hostile(kind: int, d: int, payload: bytes) -> bytes:
-    return with_checksum(b"\xb1" + bytes(4) + varint(0) + varint(0) + varint(d) + b"\x01" + bytes([kind]) + payload)
+    return with_checksum(
+        b"\xb1"
+        + bytes(4)
+        + varint(0)
+        + varint(0)
+        + varint(d)
+        + b"\x01"
+        + bytes([kind])
+        + varint(len(payload))
+        + payload
+    )
 
 
 def test_blocks_that_promise_too_much_are_refused() -> None:
@@ -194,10 +204,10 @@ def test_what_is_not_bytes_is_refused(thing: Any) -> None:
 
 
 def test_figure_1_packet() -> None:
-    """Two gsgd_5 messages of 124 coordinates: 6 bits a level, 4 bytes a norm, 18 bytes around them."""
+    """Two gsgd_5 messages of 124 coordinates: 6 bits a level, 4 bytes a norm, 19 bytes around them."""
     x = torch.randn(1, 124)
     both = [gs.gsgd(5)(x, seed=0), gs.gsgd(5)(x, seed=1)]
-    assert packet.sizes(both, 100, [0]).tolist() == [2 * (4 + 93) + 18]
+    assert packet.sizes(both, 100, [0]).tolist() == [2 * (4 + 93) + 19]
 
 
 def test_encoding_what_cannot_be() -> None:

@@ -68,7 +68,7 @@ def test_metrics_are_what_they_say() -> None:
 def test_bits_are_counted_in_packets() -> None:
     star = gs.mixing_matrix(nx.star_graph(5))
     run = gs.simulate(gs.DSGD(lr=0.1), PROBLEM, star, rounds=10, eval_every=1)
-    header = 1 + 4 + 1 + 1 + 1 + 1 + 1 + 4  # magic, run, round, client, d, dtype and count; kind; CRC
+    header = 1 + 4 + 1 + 1 + 1 + 1 + 2 + 4  # magic, run, round, client, d, dtype and count; kind and length; CRC
     packet = 8 * (header + 8 * 4)
     assert run.frame.packets.tolist() == list(range(11))
     assert run.frame.bits.tolist() == [packet * t for t in range(11)]

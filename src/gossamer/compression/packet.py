@@ -1,11 +1,13 @@
 """The packet: all that one client sends each neighbour in one exchange, and the unit in which bits are counted.
 
-    0xB1 (magic and version) | run (4 bytes) | round* | client* | d* | dtype and number of messages
-    for each message:  kind, +128 if entropy-coded | payload length* (not for the last)
+    0xB1 (magic and version) | run (4 bytes) | round* | client* | d* | dtype, number of messages, 128 for a stop
+    the round to stop at*, if one is agreed on
+    for each message:  kind, +128 if entropy-coded | payload length*
     the payloads | CRC-32 of all before it
 
-Starred numbers are varints, the others little-endian. Nothing read from the network is trusted: `decode` checks the
-checksum, and every field before it uses it.
+Starred numbers are varints, the others little-endian. A packet knows its own length, so it can be found at the start of
+a larger buffer. Nothing read from the network is trusted: `decode` checks the checksum, and every field before it uses
+it.
 """
 
 import zlib
@@ -30,6 +32,7 @@ _FIRST = 0xB1
 _FIXED = 1 + 4 + 1 + 4  # magic and version, run, dtype and count, checksum
 _DTYPES = {0: torch.float32, 1: torch.float64}
 _CODED = 128
+_STOP = 128
 _MOST_MESSAGES = 15
 _MOST_BYTES = 1 << 28
 
@@ -45,6 +48,8 @@ class Packet:
     round: int
     client: int
     messages: tuple[Message, ...]
+    stop: int | None = None
+    """The round that all clients are to stop at, once one of them was told to."""
 
     def dense(self) -> Tensor:
         """The numbers of a packet that holds one message, (1, d)."""
@@ -64,18 +69,24 @@ def sizes(
     round, clients = int(round), [int(client) for client in clients]
     total = np.full(rows, _FIXED + varint_size(round) + varint_size(d) + len(messages))
     total += np.resize([varint_size(client) for client in clients], rows)
-    for number, message in enumerate(messages, 1):
+    for message in messages:
         if codec == "fixed":
             size = message.payload_size()
-            total += size + (varint_size(size) if number < len(messages) else 0)
+            total += size + varint_size(size)
         else:
             lengths = [len(payload) for _, payload in message.payloads(codec)]
-            total += [n + (varint_size(n) if number < len(messages) else 0) for n in lengths]
+            total += [n + varint_size(n) for n in lengths]
     return total
 
 
 def encode(
-    messages: Sequence[Message], *, run: int = 0, round: int = 0, clients: Sequence[int], codec: Codec = "fixed"
+    messages: Sequence[Message],
+    *,
+    run: int = 0,
+    round: int = 0,
+    clients: Sequence[int],
+    codec: Codec = "fixed",
+    stop: int | None = None,
 ) -> list[bytes]:
     """One packet a row; row r is the packet of `clients[r]`."""
     if not 1 <= len(messages) <= _MOST_MESSAGES:
@@ -93,15 +104,14 @@ def encode(
     code = next(number for number, known in _DTYPES.items() if known == dtype)
     payloads = [message.payloads(codec) for message in messages]
     start = bytes([_FIRST]) + run.to_bytes(4, "little") + varint(round)
-    middle = varint(d) + bytes([code << 4 | len(messages)])
+    middle = varint(d) + bytes([code << 4 | len(messages) | (0 if stop is None else _STOP)])
+    middle += b"" if stop is None else varint(stop)
     packets = []
     for row, client in enumerate(clients):
         parts = [start, varint(client), middle]
-        for number, (message, payload) in enumerate(zip(messages, payloads, strict=True), 1):
+        for message, payload in zip(messages, payloads, strict=True):
             coded, data = payload[row]
-            parts.append(bytes([message.kind + _CODED * coded]))
-            if number < len(messages):
-                parts.append(varint(len(data)))
+            parts.append(bytes([message.kind + _CODED * coded]) + varint(len(data)))
         parts += [payload[row][1] for payload in payloads]
         body = b"".join(parts)
         packets.append(body + zlib.crc32(body).to_bytes(4, "little"))
@@ -122,37 +132,69 @@ def decode(
     if not isinstance(buffer, bytes | bytearray | memoryview):
         raise CodecError(f"A packet is bytes, got {type(buffer).__name__}.")
     buffer = bytes(buffer)
-    if len(buffer) < _FIXED + 4:
-        raise CodecError(f"A packet has at least {_FIXED + 4} bytes, got {len(buffer)}.")
-    if buffer[0] != _FIRST:
-        raise CodecError(f"A packet of this version begins with {_FIRST:#x}, got {buffer[0]:#x}.")
-    body, checksum = buffer[:-4], int.from_bytes(buffer[-4:], "little")
-    if zlib.crc32(body) != checksum:
+    header = _header(buffer)
+    if len(buffer) < header.length:
+        raise CodecError(f"The packet ends {header.length - len(buffer)} bytes too soon.")
+    if len(buffer) > header.length:
+        raise CodecError(f"{len(buffer) - header.length} bytes follow the end.")
+    if zlib.crc32(memoryview(buffer)[:-4]) != int.from_bytes(buffer[-4:], "little"):
         raise CodecError("The checksum of the packet does not fit its bytes.")
-    reader = Reader(body, 1)
-    run = int.from_bytes(reader.take(4), "little")
-    round, client, found = reader.varint(), reader.varint(), reader.varint()
-    code, count = divmod(reader.take(1)[0], 16)
-    if code not in _DTYPES or count == 0 or found == 0:
-        raise CodecError(f"The header is impossible: dtype {code}, {count} messages, {found} coordinates.")
-    if d is not None and found != d:
-        raise CodecError(f"{d} coordinates were expected, but the packet is of {found}.")
-    if dtype is not None and _DTYPES[code] != dtype:
-        raise CodecError(f"{dtype} was expected, but the packet is of {_DTYPES[code]}.")
-    if (claim := count * found * _DTYPES[code].itemsize) > max_bytes:
+    if d is not None and header.d != d:
+        raise CodecError(f"{d} coordinates were expected, but the packet is of {header.d}.")
+    if dtype is not None and header.dtype != dtype:
+        raise CodecError(f"{dtype} was expected, but the packet is of {header.dtype}.")
+    if (claim := len(header.messages) * header.d * header.dtype.itemsize) > max_bytes:
         raise CodecError(f"The packet stands for {claim:,} bytes of numbers, above the limit of {max_bytes:,}.")
-    heads = []
-    for number in range(1, count + 1):
-        coded, kind = divmod(reader.take(1)[0], _CODED)
-        heads.append((kind, coded, reader.varint() if number < count else None))
+    reader = Reader(buffer, header.end)
     messages = []
-    for kind, coded, length in heads:
+    for kind, coded, length in header.messages:
         if kind not in message_kinds:
             raise CodecError(f"Messages of kind {kind} are unknown here.")
-        payload = Reader(reader.rest() if length is None else reader.take(length))
-        messages.append(_parse(message_kinds[kind], payload, bool(coded), found, _DTYPES[code]))
-    reader.end()
-    return Packet(run, round, client, tuple(messages))
+        messages.append(_parse(message_kinds[kind], Reader(reader.take(length)), coded, header.d, header.dtype))
+    return Packet(header.run, header.round, header.client, tuple(messages), header.stop)
+
+
+def length(buffer: bytes) -> int:
+    """The length of the packet that `buffer` begins with, as its header says; the buffer may be longer, or cut off."""
+    return _header(buffer).length
+
+
+@dataclass(frozen=True)
+class _Header:
+    run: int
+    round: int
+    client: int
+    d: int
+    dtype: torch.dtype
+    stop: int | None
+    messages: tuple[tuple[int, bool, int], ...]
+    """Of each message: kind, whether it is entropy-coded, and the length of its payload."""
+    end: int
+    """Where the payloads begin."""
+
+    @property
+    def length(self) -> int:
+        return self.end + sum(size for _, _, size in self.messages) + 4
+
+
+def _header(buffer: bytes) -> _Header:
+    if len(buffer) < _FIXED + 5:
+        raise CodecError(f"A packet has at least {_FIXED + 5} bytes, got {len(buffer)}.")
+    if buffer[0] != _FIRST:
+        raise CodecError(f"A packet of this version begins with {_FIRST:#x}, got {buffer[0]:#x}.")
+    reader = Reader(buffer, 1)
+    run = int.from_bytes(reader.take(4), "little")
+    round, client, d = reader.varint(), reader.varint(), reader.varint()
+    byte = reader.take(1)[0]
+    code, count = divmod(byte & ~_STOP, 16)
+    if code not in _DTYPES or count == 0 or d == 0:
+        raise CodecError(f"The header is impossible: dtype {code}, {count} messages, {d} coordinates.")
+    stop = reader.varint() if byte & _STOP else None
+    heads = []
+    for _ in range(count):
+        coded, kind = divmod(reader.take(1)[0], _CODED)
+        heads.append((kind, bool(coded), reader.varint()))
+    return _Header(run, round, client, d, _DTYPES[code], stop, tuple(heads), reader.at)
 
 
 def _parse(kind: type[Message], payload: Reader, coded: bool, d: int, dtype: torch.dtype) -> Message:

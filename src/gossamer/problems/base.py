@@ -55,6 +55,15 @@ class Problem(ABC):
         """(k, d or more): models with their buffers behind them, as `evaluate` and `score` take them."""
         return x
 
+    def only(self, client: int) -> "Problem":
+        """The problem of one client alone, with its own rows of data and no others: what a process of its own holds.
+
+        What is measured of it is that client's f_i.
+        """
+        if self.has_buffers or self.is_random:
+            raise InputError(f"{type(self).__name__} cannot be taken apart into clients; give it a method `only`.")
+        return _OneOf(self, client)
+
     def x0(self) -> Tensor:
         """The point from which all clients start unless told otherwise: zero."""
         return torch.zeros(self.d, dtype=self.dtype, device=self.device)
@@ -124,6 +133,31 @@ class Problem(ABC):
     def describe(self) -> dict[str, Any]:
         """What a record says of the problem."""
         return {"problem": type(self).__name__, "clients": self.clients, "d": self.d, "dtype": str(self.dtype)[6:]}
+
+
+class _OneOf(Problem):
+    """One client of a problem that knows no cheaper way: the gradients of all are taken, and one is kept."""
+
+    def __init__(self, whole: Problem, client: int) -> None:
+        self.whole, self.client = whole, client
+        self.clients, self.d, self.least_batch = 1, whole.d, whole.least_batch
+        self.dtype, self.device = whole.dtype, whole.device
+        counts = whole.row_counts
+        self.rows_per_client = whole.rows_per_client if counts is None else int(counts[client])
+
+    def gradient(self, x: Tensor, batch: Tensor | None = None) -> Tensor:
+        own = slice(self.client, self.client + 1)
+        every = None
+        if batch is not None:
+            every = batch.new_zeros(self.whole.clients, batch.shape[1])
+            every[own] = batch
+        return self.whole.gradient(x.expand(self.whole.clients, self.d).contiguous(), every)[own]
+
+    def evaluate(self, models: Tensor) -> dict[str, Tensor]:
+        return self.whole.evaluate(models)
+
+    def x0(self) -> Tensor:
+        return self.whole.x0()
 
 
 def in_groups(models: Tensor) -> Iterator[Tensor]:

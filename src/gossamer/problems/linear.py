@@ -1,5 +1,6 @@
 """What linear models share: outputs A x of data rows, one loss a row, a regulariser."""
 
+import copy
 from abc import abstractmethod
 from functools import cached_property
 from typing import Any
@@ -35,6 +36,14 @@ class LinearModel(Problem):
         self.row_counts = None if rows.are_equal else rows.per_client
         self.dtype, self.device = rows.features.dtype, rows.features.device
         self._about = about
+
+    def only(self, client: int) -> "LinearModel":
+        """One client's rows; the test rows stay whole."""
+        one = copy.copy(self)
+        one.__dict__.pop("_minimum", None)
+        one.rows = self.rows.only(client)
+        one.clients, one.rows_per_client, one.row_counts = 1, one.rows.least, None
+        return one
 
     @abstractmethod
     def losses(self, z: Tensor, y: Tensor) -> Tensor:

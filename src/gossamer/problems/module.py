@@ -94,6 +94,13 @@ class ModuleProblem(Problem):
             return "loop"
         return "vmap"
 
+    def only(self, client: int) -> "ModuleProblem":
+        """One client's rows; the test rows stay whole."""
+        one = copy.copy(self)
+        one.rows = self.rows.only(client)
+        one.clients, one.rows_per_client, one.row_counts = 1, one.rows.least, None
+        return one
+
     # Gradients
 
     def gradient(

@@ -25,6 +25,10 @@ class Quadratic(Problem):
         self._b = (wide * mean).mean(dim=0)
         self._c = (wide * (mean**2 + spread)).sum(dim=1).mean()
 
+    def only(self, client: int) -> "Quadratic":
+        """One client's centres and curvature."""
+        return Quadratic(self.curvature[client : client + 1], self.centres[client : client + 1])
+
     def minimizer(self) -> Tensor:
         """The x where the gradient of f is zero."""
         return self._b / self._a

@@ -65,6 +65,13 @@ class Rows:
         x = x.sub_(shift).div_(scale) if (shift, scale) != (0, 1) else x
         return cls(x, kept, [len(share) for share in shares])
 
+    def only(self, client: int) -> "Rows":
+        """One client's rows, in memory of their own."""
+        begin = sum(self.counts[:client])
+        mine = slice(begin, begin + self.counts[client])
+        parts = (self.features[mine].clone(), self.labels[mine].clone())
+        return Rows(*parts, [self.counts[client]], self.dtype, self._shift, self._scale)
+
     def inputs(self, which: Tensor | slice | list[int]) -> Tensor:
         """The features of some rows, as numbers."""
         rows = self.features[which]

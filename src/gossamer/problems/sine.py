@@ -24,6 +24,10 @@ class SinePL(Problem):
         self.dtype, self.device = slopes.dtype, slopes.device
         self._client = torch.arange(self.clients, device=self.device)[:, None]
 
+    def only(self, client: int) -> "SinePL":
+        """One client's slopes."""
+        return SinePL(self.slopes[client : client + 1])
+
     def gradient(self, x: Tensor, batch: Tensor | None = None) -> Tensor:
         """2 x + 3 sin(2 x) + the mean of the chosen slopes."""
         shape = (-1, self.clients, self.d)
