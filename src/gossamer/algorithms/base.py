@@ -59,15 +59,22 @@ class Round:
     """All that a step may use beside its state."""
 
     t: int
-    lr: float
+    lr: float | Tensor
     oracle: Oracle
     random: Callable[[str], Draw]
     exchange: "Exchange"
     dtype: torch.dtype
+    errors: list[Tensor] | None = None
+    """Where to note, for each message, the share ||C(z) - z||^2 / ||z||^2 that was left out; None if nobody asks."""
 
     def compress(self, compressor: Compressor, difference: Tensor, purpose: str) -> Message:
         """C(difference), sent in the models' type; `purpose` keys its randomness, so it is one name a message."""
-        return compressor(difference.to(self.dtype), self.random(purpose))
+        z = difference.to(self.dtype)
+        message = compressor(z, self.random(purpose))
+        if self.errors is not None:
+            lost, size = (x.double().square().sum(dim=1) for x in (message.dense() - z, z))
+            self.errors.append(torch.where(size > 0, lost / size, size))
+        return message
 
 
 class Exchange(Protocol):

@@ -79,6 +79,11 @@ def sizes(
     return total
 
 
+def stop_size(stop: int | None) -> int:
+    """Bytes that a round to stop at adds to a packet."""
+    return 0 if stop is None else varint_size(stop)
+
+
 def encode(
     messages: Sequence[Message],
     *,

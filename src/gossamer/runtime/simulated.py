@@ -16,6 +16,7 @@ from gossamer.compression.base import CODECS, Codec, Compressor, Message
 from gossamer.errors import InputError, NonFiniteError, check_choice, check_integer
 from gossamer.problems.base import Problem
 from gossamer.runtime.mixer import Mixer
+from gossamer.runtime.oracle import BatchOracle
 from gossamer.runtime.recorder import Progress, Recorder, Run, Runs, fresh_folder
 from gossamer.streams import Streams
 from gossamer.topology import MixingMatrix
@@ -199,7 +200,7 @@ class Simulation:
     def step(self) -> None:
         """One round; a NonFiniteError with the bad rows, and nothing changed, if the models do not stay finite."""
         packets: list[tuple[Message, ...]] = []
-        oracle = _Oracle(self.problem, self.streams, self.t, self.batch_size, self.buffers)
+        oracle = BatchOracle(self.problem, self.streams, self.t, self.batch_size, self.buffers)
 
         def exchange(*messages: Message | None) -> Arrived:
             sent = tuple(message for message in messages if message is not None)
@@ -280,41 +281,6 @@ class Traffic:
         if key not in self._fixed:
             self._fixed[key] = 8 * packet.sizes(messages, t, clients)
         return self._fixed[key]
-
-
-class _Oracle:
-    """A round's gradients; the minibatch is drawn when it is first asked for, and is the same for the whole round.
-
-    The first gradient of a round moves the clients' buffers; others on the same minibatch do not move them again.
-    """
-
-    def __init__(
-        self, problem: Problem, streams: Streams, t: int, batch_size: int | None, buffers: dict[str, Tensor]
-    ) -> None:
-        self.problem, self.streams, self.t, self.batch_size = problem, streams, t, batch_size
-        self.buffers, self._before = buffers, buffers
-        self._batch: Tensor | None = None
-
-    def __call__(self, x: Tensor) -> Tensor:
-        if self.batch_size is not None and self._batch is None:
-            counts = self.problem.row_counts
-            high = self.problem.rows_per_client if counts is None else counts
-            self._batch = self.streams.at(self.t, "batch").below(high, self.batch_size)
-        return self._gradient(x, self._batch)
-
-    def full(self, x: Tensor) -> Tensor:
-        return self._gradient(x, None)
-
-    def _gradient(self, x: Tensor, batch: Tensor | None) -> Tensor:
-        more: dict[str, Any] = {}
-        if self.problem.has_buffers:
-            more["buffers"] = {name: buffer.clone() for name, buffer in self._before.items()}
-        if self.problem.is_random:
-            more["seeds"] = self.streams.at(self.t, "module").seeds()
-        gradient = self.problem.gradient(x, batch, **more)
-        if more.get("buffers") and self.buffers is self._before:
-            self.buffers = more["buffers"]
-        return gradient
 
 
 def starting_models(x0: X0, problem: Problem, streams: Streams) -> Tensor:

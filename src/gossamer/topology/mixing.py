@@ -4,6 +4,7 @@ import os
 from functools import cached_property
 from pathlib import Path
 
+import networkx as nx
 import numpy as np
 import numpy.typing as npt
 from scipy import sparse
@@ -91,6 +92,11 @@ class MixingMatrix:
     def is_nonnegative(self) -> bool:
         """Whether no weight is below 0, the diagonal included (as a Markov chain asks)."""
         return bool(self.sparse.data.min(initial=0) >= -_TOLERANCE)
+
+    @cached_property
+    def diameter(self) -> int:
+        """Hops between the two clients that are farthest apart: what news needs to reach everyone."""
+        return int(nx.diameter(self.graph))
 
     def neighbors(self, client: int) -> list[int]:
         """The clients that `client` talks to, rising."""

@@ -1,0 +1,180 @@
+"""One client in a process of its own: the simulator's step with one row, and an exchange that really sends."""
+
+import time
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from gossamer.algorithms.base import Algorithm, Oracle, Round, State, map_state
+from gossamer.compression import packet
+from gossamer.compression.base import Codec, Compressor, Message
+from gossamer.compression.dense import identity
+from gossamer.errors import CodecError, NonFiniteError
+from gossamer.runtime.distributed import LEAST_CAPACITY, Links, Ranks
+from gossamer.streams import Streams
+from gossamer.topology import MixingMatrix
+
+_HEADER = 160  # bytes around the messages of a packet, at the most
+
+
+class Client:
+    """The state of one client under way: call `step` for the next round, with that round's oracle and step size."""
+
+    def __init__(
+        self,
+        method: Algorithm,
+        mixing: MixingMatrix,
+        ranks: Ranks,
+        x: Tensor,
+        *,
+        seed: int = 0,
+        codec: Codec = "fixed",
+        run: int = 0,
+        channel: int = 0,
+    ) -> None:
+        self.method, self.ranks, self.codec, self.run = method, ranks, codec, run
+        self.rank = ranks.rank
+        self.streams = Streams([seed], [self.rank], x.device)
+        row = mixing.sparse[[self.rank]].tocoo()
+        self.weights = {int(j): float(w) for j, w in zip(row.col, row.data, strict=True) if w or j == self.rank}
+        neighbors = mixing.neighbors(self.rank)
+        self.weights |= {j: 0.0 for j in (*neighbors, self.rank) if j not in self.weights}
+        self.links = Links(ranks, neighbors, _capacity(method, x.shape[1], x.dtype, codec), run, channel)
+        self.diameter = mixing.diameter
+        self.t = 0
+        self.state: State = method.init(x)
+        self.packets = 0
+        self.bytes = 0
+        self.bits_paper = 0
+        self.stop: int | None = None
+        """The round at which every client is to stop, once one of them was told to."""
+        self.compression_error: Tensor | None = None
+
+    def step(self, oracle: Oracle, lr: float | Tensor, *, measure: bool = False) -> None:
+        """One round; with `measure`, how much the compressor left out is noted on the way."""
+        self.links.round = self.t
+        errors: list[Tensor] | None = [] if measure else None
+        round = Round(
+            t=self.t,
+            lr=lr,
+            oracle=oracle,
+            random=lambda purpose: self.streams.at(self.t, purpose),
+            exchange=self._exchange,
+            dtype=self.state.x.dtype,
+            errors=errors,
+        )
+        try:
+            state = self.method.step(self.state, round)
+            if not torch.isfinite(state.x.sum()) and not torch.isfinite(state.x).all():
+                raise NonFiniteError("The model is no longer finite.", [0])
+        except NonFiniteError:
+            self.links.fail(self._diverged(), diverged=True)
+            raise self.links.error() from None
+        self.state = state
+        self.t += 1
+        if errors is not None:
+            self.compression_error = torch.stack(errors).mean(dim=0) if errors else None
+
+    def settle(self) -> None:
+        """Wait for the exchange under way, so that the state is tensors alone."""
+        self.state = map_state(self.state, lambda x: x)
+
+    def ask_to_stop(self) -> None:
+        """Stop all clients at one round: the first that everyone can still hear of in time."""
+        # The wish goes one hop a round, so the farthest client hears of it in round t + diameter.
+        self._agree_to_stop(self.t + self.diameter + 1)
+
+    def close(self) -> None:
+        """Wait for the exchange under way and take leave of the neighbours."""
+        if self.links.failure is None:
+            self.settle()
+        self.links.close()
+
+    def _agree_to_stop(self, at: int) -> None:
+        self.stop = at if self.stop is None else min(self.stop, at)
+
+    def _exchange(self, *messages: Message | None) -> "_Pending":
+        sent = [message for message in messages if message is not None]
+        if sent and self.links.links:
+            (bytes_,) = packet.encode(
+                sent, run=self.run, round=self.t, clients=[self.rank], codec=self.codec, stop=self.stop
+            )
+            self.links.send(bytes_)
+            self.packets += 1
+            # A wish to stop is not the method's, so it is not counted: a resumed run counts as another.
+            self.bytes += len(bytes_) - packet.stop_size(self.stop)
+            self.bits_paper += sum(message.bits_paper for message in sent)
+        return _Pending(self, self.t, messages, time.perf_counter())
+
+    def collect(self, t: int, messages: Sequence[Message | None], left_at: float) -> tuple[Tensor, ...]:
+        """Sum_j w_ij q_j of each message, in the order of the clients, whatever the order of arrival."""
+        present = [number for number, message in enumerate(messages) if message is not None]
+        zero = torch.zeros((), dtype=torch.float64, device=self.streams.device)
+        sums: list[Tensor] = [zero] * len(messages)
+        for j in sorted(self.weights) if present else ():
+            theirs: Sequence[Message | None]
+            theirs = messages if j == self.rank else self._receive(j, t, messages, present, left_at)
+            for number in present:
+                q = theirs[number].dense()  # type: ignore[union-attr]
+                q = q.to(self.streams.device)
+                if sums[number] is zero:
+                    sums[number] = q.double() * self.weights[j]
+                else:
+                    sums[number].add_(q, alpha=self.weights[j])
+        return tuple(sums)
+
+    def _receive(
+        self, j: int, t: int, messages: Sequence[Message | None], present: Sequence[int], left_at: float
+    ) -> Sequence[Message | None]:
+        own = messages[present[0]]
+        assert own is not None
+        buffer = self.links.receive(j, left_at)
+        try:
+            raw = buffer.numpy()
+            length = packet.length(raw[:_HEADER].tobytes())
+            read = packet.decode(raw[:length].tobytes(), d=own.shape[1], dtype=own.dtype, max_bytes=1 << 62)
+            expected = {"run": self.run, "round": t, "client": j, "messages": len(present)}
+            found = {"run": read.run, "round": read.round, "client": read.client, "messages": len(read.messages)}
+            for name, value in expected.items():
+                if found[name] != value:
+                    raise CodecError(f"{name} {value} was expected, but the packet is of {name} {found[name]}.")
+        except CodecError as error:
+            self.links.fail(f"Rank {self.rank} got a bad packet from its neighbour {j} in round {t}: {error}")
+            raise self.links.error() from None
+        self.links.release(j, buffer, length)
+        if read.stop is not None:
+            self._agree_to_stop(read.stop)
+        ordered: list[Message | None] = [None] * len(messages)
+        for number, message in zip(present, read.messages, strict=True):
+            ordered[number] = message
+        return ordered
+
+    def _diverged(self) -> str:
+        return (
+            f"{self.method.title} with seed {self.streams.seeds[0]} diverged in round {self.t + 1}: the model of "
+            f"client {self.rank} is no longer finite; {self.method.remedy()}."
+        )
+
+
+class _Pending:
+    """An exchange under way; the neighbours' packets are asked for when they are needed."""
+
+    def __init__(self, client: Client, t: int, messages: Sequence[Message | None], left_at: float) -> None:
+        self._client, self._t, self._messages, self._left_at = client, t, messages, left_at
+        self._sums: tuple[Tensor, ...] | None = None
+
+    def wait(self) -> tuple[Tensor, ...]:
+        """The weighted sums."""
+        if self._sums is None:
+            self._sums = self._client.collect(self._t, self._messages, self._left_at)
+        return self._sums
+
+
+def _capacity(method: Algorithm, d: int, dtype: torch.dtype, codec: Codec) -> int:
+    """The longest packet that a neighbour may send: receives are posted before anyone knows how long it will be."""
+    compressor = getattr(method, "compressor", None)
+    compressor = compressor if isinstance(compressor, Compressor) else identity()
+    payload = compressor(torch.zeros(1, d, dtype=dtype), seed=0).payload_size()
+    room = method.messages * (payload + _HEADER) + LEAST_CAPACITY
+    return 2 * room if codec == "entropy" else room
