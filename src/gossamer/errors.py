@@ -38,6 +38,10 @@ class RunError(GossamerError):
     """A run that could not be finished: no memory, no room on the disk; the command line exits with code 1."""
 
 
+class StoppedError(RunError):
+    """A run that was asked to stop, and can go on."""
+
+
 def _number(value: object) -> float | None:
     """A finite real number as a float, NumPy's included; None for anything else (a bool is not a number here)."""
     if not isinstance(value, Real) or isinstance(value, bool):

@@ -1,18 +1,20 @@
 """The command line: parse, call, print.
 
 Results go to standard output, everything else to standard error. Exit codes: 0; 1 if a run diverged; 2 for bad input,
-with one sentence; 130 after Ctrl-C.
+with one sentence; 130 after Ctrl-C, 143 after SIGTERM.
 """
 
 import argparse
 import inspect
+import signal
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from gossamer._version import __version__
 from gossamer.cli import components, data, experiments, network
-from gossamer.cli.output import complain, mend_streams
-from gossamer.errors import GossamerError, InputError, RunError
+from gossamer.cli import launch as processes
+from gossamer.cli.output import complain, mend_streams, stop_request
+from gossamer.errors import GossamerError, InputError, RunError, StoppedError
 
 __all__ = ["main"]
 
@@ -31,6 +33,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options = _parser().parse_args(arguments)
         code: int = options.command(options)
         return code
+    except StoppedError as error:
+        return complain(error, 128 + (stop_request.signal or signal.SIGINT))
     except RunError as error:
         return complain(error, 1)
     except GossamerError as error:
@@ -49,11 +53,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> _Parser:
     parser = _Parser(
         prog="gossamer",
-        description="Decentralized training in a few bits: simulate BEER and the methods around it.",
+        description="Decentralized training in a few bits: BEER and its kin, simulated or across processes.",
         epilog="Examples:\n"
         "  gossamer demo                                     BEER against three others, on embedded data\n"
         "  gossamer run figure1 --data-dir data/             figure 1 of the BEER paper, on your copy of a9a\n"
         "  gossamer run my.toml --json | jq '.methods[].grad_norm'\n"
+        "  gossamer launch my.toml                           the same across real processes\n"
         "  gossamer methods                                  what can be run\n"
         "  gossamer compressors                              what messages can be made of\n"
         "  gossamer compress x.npy --compressor gsgd:5       error and bits on a vector of your own\n"
@@ -91,6 +96,7 @@ def _parser() -> _Parser:
         experiments.run,
         "  gossamer run my.toml\n"
         "  gossamer run figure1 --data-dir data/ -o fig1/\n"
+        "  gossamer run my.toml --resume                     after Ctrl-C, or a crash\n"
         "  gossamer run my.toml --device cuda --json > result.json",
     )
     run.add_argument("spec", metavar="SPEC", help="a TOML file, or the name of a shipped spec such as figure1")
@@ -99,6 +105,12 @@ def _parser() -> _Parser:
     run.add_argument("--device", help="cpu, cuda, cuda:1, ... (default: the spec's, else cpu)")
     run.add_argument("--target", type=float, metavar="NORM", help="also show what was sent until this gradient norm")
     run.add_argument("--force", action="store_true", help="replace the records of an earlier run in the output folder")
+    run.add_argument("--resume", action="store_true", help="go on where an earlier run in the output folder stopped")
+    run.add_argument(
+        "--checkpoint-every", type=int, metavar="K", help="rounds between checkpoints (default: one a minute)"
+    )
+
+    _add_launch(add, add_output)
 
     compressors = add(
         "compressors",
@@ -145,6 +157,36 @@ def _parser() -> _Parser:
     methods = add("methods", components.methods, "  gossamer methods\n  gossamer methods --json | jq -r '.[].name'")
     methods.add_argument("--json", action="store_true", help="print them as JSON")
     return parser
+
+
+def _add_launch(add: Any, add_output: Any) -> None:
+    """`gossamer launch`."""
+    launch = add(
+        "launch",
+        processes.launch,
+        "  gossamer launch my.toml\n"
+        "  gossamer launch my.toml --max-restarts 3 --checkpoint-every 100\n"
+        "  gossamer launch my.toml --hosts alpha,beta,gamma:2\n"
+        "  torchrun --nnodes 2 --nproc-per-node 4 --node-rank 0 --master-addr alpha -m gossamer launch my.toml",
+    )
+    launch.add_argument("spec", metavar="SPEC", help="a TOML file, or the name of a shipped spec")
+    add_output(launch, "runs/ and the spec's file name")
+    launch.add_argument("--data-dir", metavar="DIR", help="where data files lie, on every host")
+    launch.add_argument("--device", help="cpu, or cuda for one GPU a process, in turn (default: the spec's, else cpu)")
+    launch.add_argument("--target", type=float, metavar="NORM", help="also show what was sent until this gradient norm")
+    launch.add_argument("--force", action="store_true", help="replace the records of an earlier run")
+    launch.add_argument("--resume", action="store_true", help="go on where an earlier run in the output folder stopped")
+    launch.add_argument("--checkpoint-every", type=int, metavar="K", help="rounds (default: a tenth of them)")
+    launch.add_argument("--max-restarts", type=int, metavar="N", help="begin again from the checkpoints when ranks die")
+    launch.add_argument("--timeout", type=float, default=60.0, metavar="S", help="for a silent neighbour (default: 60)")
+    launch.add_argument("--tensorboard", metavar="DIR", help="write events of every rank there while it runs")
+    launch.add_argument("--hosts", metavar="A,B:2", help="start on these hosts, with as many clients if so said")
+    launch.add_argument("--rsh", default="ssh", help="how a command is run on a host (default: ssh)")
+    flags = launch.add_argument_group("for torchrun", "handed on as they are")
+    for name in processes.TORCHRUN:
+        flags.add_argument(
+            f"--{name}", metavar="X", help=argparse.SUPPRESS if name != "nnodes" else "and its other flags"
+        )
 
 
 def _add_data(add: Any) -> None:

@@ -4,17 +4,20 @@ import argparse
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from rich.markup import escape
 
 from gossamer.cli.data import downloads
-from gossamer.cli.output import complain, console, progress_hooks, results, waiting
-from gossamer.errors import InputError, RunError, check_positive
+from gossamer.cli.output import complain, console, progress_hooks, results, stop_signals, waiting
+from gossamer.errors import InputError, RunError, StoppedError, check_integer, check_positive
 from gossamer.paper import shipped_spec, spec_path
 from gossamer.report import convergence_figure, result_table, summarize
 from gossamer.runtime.experiment import Experiment, prepare
-from gossamer.runtime.recorder import Runs
+from gossamer.runtime.record import Record
 from gossamer.spec import load_spec
+
+_FIGURE = "convergence.png"
 
 
 def demo(options: argparse.Namespace) -> int:
@@ -24,14 +27,17 @@ def demo(options: argparse.Namespace) -> int:
     only. Prints a table, and saves the records and a figure.
     """
     experiment = prepare(load_spec(shipped_spec("demo")))
-    return _execute(experiment, Path(options.output or "gossamer-demo"), options, force=options.output is None)
+    folder = Path(options.output or "gossamer-demo")
+    make_room(folder, experiment, force=options.output is None)
+    return _simulate(experiment, folder, options)
 
 
 def run(options: argparse.Namespace) -> int:
     """Run the experiment that a spec file describes.
 
     Prints a table of results, and saves one record a method and seed (JSON lines), a figure, and the spec itself. Exit
-    code 1 says that a run diverged; its record is kept up to that round.
+    code 1 says that a run diverged; its record is kept up to that round. A run that was stopped, by Ctrl-C, by SIGTERM
+    or by a crash, goes on with --resume.
     """
     if options.target is not None:
         check_positive("target", options.target)
@@ -39,46 +45,65 @@ def run(options: argparse.Namespace) -> int:
     spec = load_spec(path)
     with downloads(options.quiet), waiting("Reading the data, working out the weights", options.quiet):
         experiment = prepare(spec, data_dir=options.data_dir, device=options.device)
-    return _execute(experiment, Path(options.output or Path("runs") / path.stem), options, force=options.force)
+    folder = Path(options.output or Path("runs") / path.stem)
+    if options.checkpoint_every is not None:
+        check_integer("checkpoint-every", options.checkpoint_every, 1)
+    make_room(folder, experiment, force=options.force, resume=options.resume)
+    return _simulate(experiment, folder, options, checkpoint_every=options.checkpoint_every, resume=options.resume)
 
 
-def _execute(experiment: Experiment, folder: Path, options: argparse.Namespace, *, force: bool) -> int:
-    figure, copy = folder / "convergence.png", folder / "spec.toml"
-    _clear(folder, [*experiment.record_names, figure.name], copy, experiment.spec.text, force)
+def _simulate(experiment: Experiment, folder: Path, options: argparse.Namespace, **saving: Any) -> int:
     try:
-        with progress_hooks(experiment, options.quiet) as hooks:
-            runs = experiment.run(folder, **hooks)
-        convergence_figure([run.record for run in runs], figure, experiment.spec.name)
+        with progress_hooks(experiment, options.quiet) as hooks, stop_signals() as should_stop:
+            runs = experiment.run(folder, should_stop=should_stop, **saving, **hooks)
+        return show_results([run.record for run in runs], experiment, folder, options)
+    except StoppedError as error:
+        raise StoppedError(f"{error} Go on with `gossamer run ... -o {folder} --resume`.") from None
     except (MemoryError, RuntimeError, OSError) as error:
         reason = str(error).strip().split("\n")[0].rstrip(".") or type(error).__name__
         if isinstance(error, RuntimeError) and "memory" not in reason:
             raise
         raise RunError(f"The run could not be finished: {reason}; what was measured is in '{folder}'.") from None
+
+
+def show_results(records: Sequence[Record], experiment: Experiment, folder: Path, options: argparse.Namespace) -> int:
+    """Draw the figure, print the table, and say which runs diverged, if any: the exit code is 1 then."""
+    figure = folder / _FIGURE
+    convergence_figure(records, figure, experiment.spec.name)
     with results():
-        _print_results(runs, experiment, folder, figure, as_json=options.json, target=vars(options).get("target"))
-    for run in runs:
-        if run.diverged:
-            complain(run.diverged, 1)
-    return 1 if any(run.diverged for run in runs) else 0
+        _print_results(records, experiment, folder, figure, as_json=options.json, target=vars(options).get("target"))
+    for record in records:
+        if record.diverged:
+            complain(record.diverged, 1)
+    return 1 if any(record.diverged for record in records) else 0
 
 
-def _clear(folder: Path, names: Sequence[str], copy: Path, text: str, force: bool) -> None:
+def make_room(folder: Path, experiment: Experiment, *, force: bool, resume: bool = False) -> None:
     """Make room for what a run will write, and refuse to overwrite anything unless told to."""
-    there = [folder / name for name in names if (folder / name).exists()]
-    if not force and there:
-        raise InputError(f"'{there[0]}' exists already; give another folder with -o, or replace it with --force.")
+    copy, text = folder / "spec.toml", experiment.spec.text
+    there = [folder / name for name in [*experiment.file_names, _FIGURE] if (folder / name).exists()]
+    if not force and not resume and there:
+        raise InputError(
+            f"'{there[0]}' exists already; give another folder with -o, replace it with --force, or --resume it."
+        )
     if not force and copy.exists() and copy.read_text(encoding="utf-8", errors="replace") != text:
         raise InputError(f"'{copy}' is another spec; give another folder with -o, or replace it with --force.")
     folder.mkdir(parents=True, exist_ok=True)
-    for path in there:
+    for path in there if not resume else ():
         path.unlink()
     copy.write_text(text, encoding="utf-8")
 
 
 def _print_results(
-    runs: Runs, experiment: Experiment, folder: Path, figure: Path, *, as_json: bool, target: float | None
+    records: Sequence[Record],
+    experiment: Experiment,
+    folder: Path,
+    figure: Path,
+    *,
+    as_json: bool,
+    target: float | None,
 ) -> None:
-    summary = summarize([run.record for run in runs], target)
+    summary = summarize(records, target)
     if as_json:
         result = {"name": experiment.spec.name, "folder": str(folder), "figure": str(figure), "methods": summary}
         print(json.dumps(result, indent=2, allow_nan=False))

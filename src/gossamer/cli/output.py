@@ -3,8 +3,9 @@
 import contextlib
 import inspect
 import os
+import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +95,40 @@ def waiting(what: str, quiet: bool = False) -> Iterator[None]:
         yield
 
 
+class _StopRequest:
+    """Whether someone asked the program to stop, and by which signal."""
+
+    signal: int | None = None
+
+    def __call__(self) -> bool:
+        return self.signal is not None
+
+
+stop_request = _StopRequest()
+
+
+@contextlib.contextmanager
+def stop_signals(*, loud: bool = True) -> Iterator[Callable[[], bool]]:
+    """Ctrl-C and SIGTERM ask politely: the round is finished and a checkpoint written. A second one does not ask."""
+    stop_request.signal = None
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def ask(number: int, _frame: object) -> None:
+        stop_request.signal = number
+        for one, handler in before.items():
+            signal.signal(one, handler)
+        if loud:
+            note("gossamer: finishing the round; once more to stop at once.")
+
+    for number in before:
+        signal.signal(number, ask)
+    try:
+        yield stop_request
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
 @contextlib.contextmanager
 def progress_hooks(experiment: Experiment, quiet: bool) -> Iterator[dict[str, Any]]:
     """Hooks that draw bars on a terminal, write a line a method into a pipe, and nothing when quiet."""
@@ -110,3 +145,37 @@ def progress_hooks(experiment: Experiment, quiet: bool) -> Iterator[dict[str, An
         seeds = len(experiment.spec.seeds)
         many = f"{seeds} seed{'s' if seeds > 1 else ''}"
         yield {"on_method": lambda label, rounds: note(f"{label}: {rounds:,} round{'s' if rounds > 1 else ''}, {many}")}
+
+
+@contextlib.contextmanager
+def launch_progress(experiment: Experiment, quiet: bool) -> Iterator[Callable[[dict[str, Any]], None]]:
+    """As `progress_hooks`, for runs that go on in other processes and one seed after another."""
+    runs = {(label, seed): n for label, (_, n) in experiment.methods.items() for seed in experiment.spec.seeds}
+    names = {
+        (label, seed): f"{label}, seed {seed}" if len(experiment.spec.seeds) > 1 else label for label, seed in runs
+    }
+    if quiet:
+        yield lambda state: None
+    elif sys.stderr.isatty():
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
+            tasks = {run: bars.add_task(escape(names[run]), total=rounds) for run, rounds in runs.items()}
+
+            def show(state: dict[str, Any]) -> None:
+                for run, task in tasks.items():  # those before the one that goes on are over
+                    if run == (state["label"], state["seed"]):
+                        bars.update(task, completed=state["done"])
+                        break
+                    bars.update(task, completed=runs[run])
+
+            yield show
+    else:
+        told: set[tuple[str, int]] = set()
+
+        def tell(state: dict[str, Any]) -> None:
+            run = (state["label"], state["seed"])
+            if run in runs and run not in told:
+                told.add(run)
+                note(f"{names[run]}: {runs[run]:,} rounds, {experiment.problem.clients} processes")
+
+        yield tell

@@ -1,9 +1,18 @@
 """Records to tables and figures, graphs to pictures."""
 
 from gossamer.report.figure import convergence_figure
+from gossamer.report.links import links_table, write_links
 from gossamer.report.network import network_figure
 from gossamer.report.shares import shares_figure
 from gossamer.report.summary import summarize
 from gossamer.report.table import result_table
 
-__all__ = ["convergence_figure", "network_figure", "result_table", "shares_figure", "summarize"]
+__all__ = [
+    "convergence_figure",
+    "links_table",
+    "network_figure",
+    "result_table",
+    "shares_figure",
+    "summarize",
+    "write_links",
+]

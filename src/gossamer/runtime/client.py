@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,7 +12,9 @@ from gossamer.compression import packet
 from gossamer.compression.base import Codec, Compressor, Message
 from gossamer.compression.dense import identity
 from gossamer.errors import CodecError, NonFiniteError
-from gossamer.runtime.distributed import LEAST_CAPACITY, Links, Ranks
+from gossamer.runtime.checkpoint import Checkpoint, pack, unpack
+from gossamer.runtime.distributed import Ranks
+from gossamer.runtime.links import LEAST_CAPACITY, Links
 from gossamer.streams import Streams
 from gossamer.topology import MixingMatrix
 
@@ -69,7 +72,7 @@ class Client:
             if not torch.isfinite(state.x.sum()) and not torch.isfinite(state.x).all():
                 raise NonFiniteError("The model is no longer finite.", [0])
         except NonFiniteError:
-            self.links.fail(self._diverged(), diverged=True)
+            self.links.fail(self._diverged(), diverged=True, round=self.t + 1)
             raise self.links.error() from None
         self.state = state
         self.t += 1
@@ -77,8 +80,22 @@ class Client:
             self.compression_error = torch.stack(errors).mean(dim=0) if errors else None
 
     def settle(self) -> None:
-        """Wait for the exchange under way, so that the state is tensors alone."""
+        """Wait for the exchange under way."""
         self.state = map_state(self.state, lambda x: x)
+
+    def save(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Tensors and facts from which `restore` goes on; the exchange under way is waited for."""
+        links = self.links.numbers()
+        facts = {"t": self.t, "packets": self.packets, "bytes": self.bytes, "bits_paper": self.bits_paper}
+        return pack(self.state), facts | {"links": links}
+
+    def restore(self, checkpoint: Checkpoint) -> None:
+        """Be where a client with the same settings was when it was saved."""
+        self.state = unpack(self.state, checkpoint.tensors, self.streams.device)
+        facts = checkpoint.facts
+        self.t, self.packets, self.bytes = facts["t"], facts["packets"], facts["bytes"]
+        self.bits_paper = facts["bits_paper"]
+        self.links.restore(facts["links"])
 
     def ask_to_stop(self) -> None:
         """Stop all clients at one round: the first that everyone can still hear of in time."""

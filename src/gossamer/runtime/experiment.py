@@ -10,7 +10,8 @@ from gossamer.algorithms.base import Algorithm
 from gossamer.errors import InputError
 from gossamer.problems.base import Problem
 from gossamer.runtime.record import record_name
-from gossamer.runtime.recorder import Progress, Runs
+from gossamer.runtime.recorder import Progress
+from gossamer.runtime.runs import Runs, models_path
 from gossamer.runtime.simulated import check_batch_size, check_method_fits, simulate, starting_models
 from gossamer.spec import Spec
 from gossamer.streams import Streams
@@ -29,15 +30,26 @@ class Experiment:
     """By label: the method and its rounds."""
 
     @property
-    def record_names(self) -> list[str]:
-        """The files that a run with records will write."""
-        return [record_name(label, seed) for label in self.methods for seed in self.spec.seeds]
+    def file_names(self) -> list[str]:
+        """The files that a run with records will write: each run's record, and its final models."""
+        every = [(label, seed) for label in self.methods for seed in self.spec.seeds]
+        return [
+            name for label, seed in every for name in (record_name(label, seed), models_path(Path(), label, seed).name)
+        ]
+
+    @property
+    def eval_every(self) -> int:
+        """Rounds between evaluations."""
+        return self.spec.eval_every or max(1, self.spec.rounds // 100)
 
     def run(
         self,
         record_dir: Path | None = None,
         progress: Progress | None = None,
         on_method: Callable[[str, int], None] | None = None,
+        checkpoint_every: int | None = None,
+        resume: bool = False,
+        should_stop: Callable[[], bool] | None = None,
     ) -> Runs:
         """Simulate every method with every seed; `on_method` hears each label and its rounds before it starts."""
         runs = Runs()
@@ -51,10 +63,13 @@ class Experiment:
                 rounds=rounds,
                 batch_size=self.spec.batch_size,
                 seed=self.spec.seeds,
-                eval_every=self.spec.eval_every or max(1, self.spec.rounds // 100),
+                eval_every=self.eval_every,
                 x0=self.spec.x0,
                 codec=self.spec.codec,
                 record_dir=record_dir,
+                checkpoint_every=checkpoint_every,
+                resume=resume,
+                should_stop=should_stop,
                 progress=progress,
             )
         return runs

@@ -31,8 +31,12 @@ COLUMNS = {
     "test_loss": "loss of the average model on the test rows",
     "mean_loss": "loss of a client's own model on the test rows (f, where there are none), mean over clients",
     "worst_loss": "loss of the worst client's own model on the test rows (f, where there are none)",
+    "compression_error": "share of its messages that the compressor left out, ||C(z) - z||^2 / ||z||^2, in the last "
+    "round; mean over messages and clients",
     "consensus": "mean over clients of ||x_i - average||^2",
-    "seconds": "wall time of the rounds so far, evaluation left out",
+    "seconds": "wall time of the rounds so far, evaluation left out; of the slowest client, where each is a process",
+    "waiting": "seconds that a client stood still for packets of its neighbours so far, mean over clients",
+    "hidden": "seconds that packets were under way while a client computed, mean over links",
 }
 """What a row holds."""
 
@@ -73,8 +77,13 @@ class RecordWriter:
     """Appends a record to a file as it grows, one flushed line at a time."""
 
     def __init__(self, path: Path, record: Record) -> None:
-        self._file: IO[str] = path.open("w", encoding="utf-8", newline="\n")
+        # What the record holds already replaces the file as a whole: a kill leaves the old one or the new one.
+        beside = path.with_name(f".{path.name}.tmp")
+        self._file: IO[str] = beside.open("w", encoding="utf-8", newline="\n")
         self._write(record.header)
+        for row in record.rows:
+            self._write(row)
+        beside.replace(path)
 
     def row(self, row: dict[str, Any]) -> None:
         """Write one evaluation."""

@@ -1,25 +1,22 @@
-"""Keeping records of a simulation: what is measured, when, and where it is written."""
+"""Keeping records of a simulation: what is measured, when, and where it is written; and going on where one stopped."""
 
 import logging
-import platform
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, SupportsIndex, overload
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from gossamer._version import __version__
-from gossamer.algorithms.base import Algorithm
-from gossamer.compression.base import Compressor
-from gossamer.errors import InputError, NonFiniteError
-from gossamer.runtime.record import COLUMNS, Record, RecordWriter, record_name
+from gossamer.errors import DataError, InputError, NonFiniteError, StoppedError
+from gossamer.runtime.checkpoint import Checkpoint, Checkpoints
+from gossamer.runtime.measure import header, measure, settings
+from gossamer.runtime.record import Record, RecordWriter, read_record, record_name
+from gossamer.runtime.runs import Run, Runs, finished_run, write_models
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from gossamer.runtime.simulated import Simulation
 
 logger = logging.getLogger(__name__)
@@ -27,77 +24,24 @@ logger = logging.getLogger(__name__)
 Progress = Callable[[str, int], None]
 
 _EVALUATED_TOGETHER = 64  # as many as problems measure in one go
-_CLIENTS_TOGETHER = 1024  # models of clients measured at once, where each is a row of a closed form
 _SNAPSHOT_BYTES = 256 << 20  # models kept waiting for an evaluation, at the most
 _FLUSH_SECONDS = 2.0  # a record on disk is never further behind than this, or one round
+_SAVE_SECONDS = 60.0  # between checkpoints, where nobody says how many rounds
+_KEPT = 2  # checkpoints: the last one, and the one before in case it is damaged
 
 
 @dataclass(frozen=True)
-class Run:
-    """What `simulate` gives back for one method and one seed."""
+class Saving:
+    """Where a run is written, when it saves itself, and whether it goes on from what it saved."""
 
-    label: str
-    method: Algorithm
-    seed: int
-    record: Record
-    d: int
-    """Coordinates of a model."""
-    snapshot: Tensor
-    """The final models with their buffers, if there are any, behind them, (clients, d or more)."""
-
-    @property
-    def x(self) -> Tensor:
-        """The final models, (clients, d); those before the fatal round if the run diverged."""
-        return self.snapshot[:, : self.d]
-
-    @property
-    def average(self) -> Tensor:
-        """The average of the final models (and of their buffers): what is measured, and what one would deploy."""
-        return self.snapshot.mean(dim=0)
-
-    def __repr__(self) -> str:
-        last = self.record.rows[-1] if self.record.rows else {}
-        about = ", ".join(f"{name}={last[name]:.4g}" for name in ("round", "bits", "loss", "grad_norm") if name in last)
-        return f"Run({self.label!r}, seed={self.seed}, {about}{', diverged' if self.diverged else ''})"
-
-    @property
-    def frame(self) -> "pd.DataFrame":
-        """The measurements, a row for each evaluation."""
-        return self.record.frame
-
-    @property
-    def final(self) -> "pd.Series[Any]":
-        """The last row of the frame."""
-        return self.frame.iloc[-1]
-
-    @property
-    def diverged(self) -> str | None:
-        """A sentence with the round and the likely remedy, if the models did not stay finite."""
-        return self.record.diverged
+    folder: Path | None = None
+    every: int | None = None
+    resume: bool = False
+    should_stop: Callable[[], bool] | None = None
 
 
-class Runs(list[Run]):
-    """Several runs; a list that can be seen as one frame."""
-
-    @property
-    def frame(self) -> "pd.DataFrame":
-        """All rows, with the columns `method` and `seed` in front."""
-        import pandas as pd
-
-        columns = ["method", "seed", *COLUMNS]
-        frames = [run.frame.assign(method=run.label, seed=run.seed)[columns] for run in self]
-        return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=columns)
-
-    @overload
-    def __getitem__(self, index: SupportsIndex) -> Run: ...
-    @overload
-    def __getitem__(self, index: slice) -> "Runs": ...
-    def __getitem__(self, index: SupportsIndex | slice) -> "Run | Runs":
-        return Runs(super().__getitem__(index)) if isinstance(index, slice) else super().__getitem__(index)
-
-
-def fresh_folder(folder: str | Path, labels: Iterable[str], seeds: Sequence[int]) -> Path:
-    """The folder, made if need be; refused if records would overwrite others, or one another."""
+def record_folder(folder: str | Path, labels: Iterable[str], seeds: Sequence[int], *, fresh: bool) -> Path:
+    """The folder, made if need be; refused if records would overwrite one another or, when `fresh`, others."""
     path = Path(folder)
     names = [record_name(label, seed) for label in labels for seed in seeds]
     if len(set(names)) < len(names):
@@ -106,7 +50,7 @@ def fresh_folder(folder: str | Path, labels: Iterable[str], seeds: Sequence[int]
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"The folder '{path}' cannot be made: {error.strerror or error}.") from None
-    for name in names:
+    for name in names if fresh else ():
         if (path / name).exists():
             raise InputError(f"The record '{path / name}' exists already; take another folder, or remove it.")
     return path
@@ -115,58 +59,146 @@ def fresh_folder(folder: str | Path, labels: Iterable[str], seeds: Sequence[int]
 class Recorder:
     """Drives a simulation and keeps its records: evaluates many snapshots together, and writes what it measures."""
 
-    def __init__(self, simulation: "Simulation", about: dict[str, Any], folder: Path | None) -> None:
-        self.simulation = simulation
+    def __init__(self, simulation: "Simulation", about: dict[str, Any], saving: Saving) -> None:
+        sim = self.simulation = simulation
         self.label = str(about["label"])
-        self.folder = folder
-        self.records = {seed: Record(self._header(seed, about)) for seed in simulation.seeds}
+        self.saving, self.folder = saving, saving.folder
+        self.records = {
+            seed: Record(header(sim.method, sim.problem, sim.mixing, about, seed)) for seed in simulation.seeds
+        }
+        self._settings = {seed: settings(sim.method, sim.problem, sim.mixing, about, seed) for seed in simulation.seeds}
         self.finals: dict[int, Tensor] = {}
         self.writers: dict[int, RecordWriter] = {}
+        self.checkpoints: Checkpoints | None = None
+        if self.folder is not None:
+            stem = record_name(self.label, 0).rsplit("-seed", 1)[0]
+            identity = {"seeds": list(sim.seeds), **self._settings[sim.seeds[0]]}
+            self.checkpoints = Checkpoints(self.folder / "checkpoints", stem, identity, _KEPT)
         self._snapshots: list[tuple[dict[str, Any], dict[int, dict[str, float]], Tensor]] = []
-        self._flushed = time.monotonic()
+        self._flushed = self._saved = time.monotonic()
         self._seconds = 0.0  # spent in rounds, evaluation left out
 
     def run(self, rounds: int, eval_every: int, progress: Progress | None) -> Runs:
         """Run to the end, or until every seed has diverged."""
-        sim = self.simulation
-        if self.folder is not None:
+        if (over := self._finished()) is not None:
+            return over
+        if self.checkpoints is not None:
+            if not (self.saving.resume and self._resume(self.checkpoints)):
+                self.checkpoints.clear()
             for seed, record in self.records.items():
-                self.writers[seed] = RecordWriter(self.folder / record_name(self.label, seed), record)
+                self.writers[seed] = RecordWriter(self._record_path(seed), record)
+        is_over = False
         try:
             with torch.no_grad():
                 self._loop(rounds, eval_every, progress)
+            is_over = True
         finally:
             # An interrupt, too, leaves what was measured on the disk; a record without an end is one that was cut off.
             self._flush()
+            runs = self._runs() if is_over else Runs()
+            for run in runs if self.folder is not None else ():
+                assert self.folder is not None
+                write_models(self.folder, run)  # before the record says that the run is over
             for seed, writer in self.writers.items():
-                writer.close(self.records[seed].end)
-        d = sim.problem.d
+                writer.close(self.records[seed].end if is_over else None)
+        if self.checkpoints is not None:
+            self.checkpoints.clear()
+        return runs
+
+    def _runs(self) -> Runs:
+        sim = self.simulation
         return Runs(
-            Run(self.label, sim.method, seed, record, d, self.finals[seed]) for seed, record in self.records.items()
+            Run(self.label, sim.method, seed, record, sim.problem.d, self.finals[seed])
+            for seed, record in self.records.items()
         )
 
-    def _loop(self, rounds: int, eval_every: int, progress: Progress | None) -> None:
+    def _record_path(self, seed: int) -> Path:
+        assert self.folder is not None
+        return self.folder / record_name(self.label, seed)
+
+    def _finished(self) -> Runs | None:
+        """What the folder holds of a run that is over, when resuming."""
+        if self.folder is None or not self.saving.resume:
+            return None
         sim = self.simulation
+        found = [
+            finished_run(self.folder, self.label, seed, sim.method, known) for seed, known in self._settings.items()
+        ]
+        return Runs(run for run in found if run is not None) if all(found) else None
+
+    def _resume(self, checkpoints: Checkpoints) -> bool:
+        """Go back to the last checkpoint that can be used, if there is one."""
+        for checkpoint in checkpoints.usable():
+            try:
+                rows = {seed: self._rows(seed, checkpoint.facts["rows"][str(seed)]) for seed in self.records}
+                ends = checkpoint.facts["ends"]
+                self._seconds = float(checkpoint.facts["seconds"])
+            except (DataError, KeyError, TypeError, ValueError) as error:
+                path = checkpoints.path(checkpoint.round)
+                logger.warning("A checkpoint is passed over: '%s' does not fit the record: %s", path, error)
+                continue
+            self._restore(checkpoint)
+            for seed, record in self.records.items():
+                record.rows, record.end = rows[seed], ends.get(str(seed))
+            logger.info("%s goes on after round %d.", self.label, checkpoint.round)
+            return True
+        return False
+
+    def _rows(self, seed: int, many: int) -> list[dict[str, Any]]:
+        rows = read_record(self._record_path(seed)).rows
+        if len(rows) < many:
+            raise DataError(f"{many} rows were written, and {len(rows)} are there.")
+        return rows[:many]
+
+    def _restore(self, checkpoint: Checkpoint) -> None:
+        sim = self.simulation
+        for name, tensor in checkpoint.tensors.items():
+            if name.startswith("finals."):
+                self.finals[int(name.removeprefix("finals."))] = tensor.to(sim.problem.device)
+        sim.restore(checkpoint)
+
+    def _save(self) -> None:
+        """Write a checkpoint, with everything measured so far on the disk before it."""
+        if self.checkpoints is None:
+            return
+        self._flush()
+        tensors, facts = self.simulation.save()
+        tensors |= {f"finals.{seed}": x for seed, x in self.finals.items()}
+        facts["rows"] = {seed: len(record.rows) for seed, record in self.records.items()}
+        facts["ends"] = {seed: record.end for seed, record in self.records.items() if record.end}
+        self.checkpoints.save(self.simulation.t, tensors, facts | {"seconds": self._seconds})
+        self._saved = time.monotonic()
+
+    def _loop(self, rounds: int, eval_every: int, progress: Progress | None) -> None:
+        sim, every, should_stop = self.simulation, self.saving.every, self.saving.should_stop
         told = 0.0
-        self._snapshot()
+        if sim.t == 0:
+            self._snapshot()
         if self.folder is not None:
             self._flush()  # from the first moment on, there is something to read
         while sim.t < rounds and sim.seeds:
+            is_due = (sim.t + 1) % eval_every == 0 or sim.t + 1 == rounds
             begin = time.perf_counter()
             try:
-                sim.step()
+                sim.step(measure=is_due)
             except NonFiniteError as error:
                 self._diverged(error)
                 continue
             now = time.perf_counter()
             self._seconds += now - begin
-            if sim.t % eval_every == 0 or sim.t == rounds:
+            if is_due:
                 self._snapshot()
             if self.folder is not None and time.monotonic() - self._flushed > _FLUSH_SECONDS:
                 self._flush()
             if progress is not None and (now - told > 0.1 or sim.t == rounds):
                 progress(self.label, sim.t)
                 told = now
+            if sim.t < rounds:
+                if sim.t % every == 0 if every is not None else time.monotonic() - self._saved > _SAVE_SECONDS:
+                    self._save()
+                if should_stop is not None and should_stop():
+                    self._save()
+                    raise StoppedError(f"{self.label} was stopped after round {sim.t} of {rounds}.")
         for seed, x in zip(sim.seeds, sim.snapshot(), strict=True):
             self.finals[seed] = x
             self.records[seed].end = {"status": "finished", "round": rounds}
@@ -205,7 +237,14 @@ class Recorder:
             "bits_paper": traffic.bits_paper,
             "seconds": round(self._seconds, 6),
         }
-        sent = {seed: {"bits": traffic.bits[seed], "bits_total": traffic.bits_total[seed]} for seed in sim.seeds[which]}
+        sent = {
+            seed: {"bits": traffic.on_one_link(seed), "bits_total": traffic.bits_total[seed]}
+            for seed in sim.seeds[which]
+        }
+        if sim.compression_error is not None:
+            left_out = sim.compression_error.view(len(sim.seeds), -1).mean(dim=1).tolist()
+            for seed, value in zip(sim.seeds[which], left_out[which], strict=True):
+                sent[seed]["compression_error"] = value
         models = sim.snapshot()[which]
         self._snapshots.append((row, sent, models))
         size = models.numel() * models.element_size()
@@ -217,67 +256,14 @@ class Recorder:
         self._flushed = time.monotonic()
         if not self._snapshots:
             return
-        problem = self.simulation.problem
         models = torch.cat([models for _, _, models in self._snapshots])  # (snapshots and seeds, clients, d)
-        average = models.mean(dim=1, dtype=torch.float64)
-        measured = problem.evaluate(average)
-        apart = (models - average[:, None])[:, :, : problem.d]
-        measured["consensus"] = apart.square().sum(dim=2).mean(dim=1)
-        for name, values in problem.score(average).items():
-            measured[f"test_{name}" if name == "loss" else name] = values
-        for name, values in self._score(models.flatten(0, 1)).items():
-            own = values.view(models.shape[:2])
-            measured[f"mean_{name}"] = own.mean(dim=1)
-            measured[f"worst_{name}"] = own.amax(dim=1) if name == "loss" else own.amin(dim=1)
-        columns = {name: values.tolist() for name, values in measured.items()}
+        columns = measure(self.simulation.problem, models)
         at = 0
         while self._snapshots:  # one by one, so that an interrupt loses none and writes none twice
             row, sent, _ = self._snapshots.pop(0)
-            for seed, bits in sent.items():
-                whole = row | bits | {name: values[at] for name, values in columns.items()}
+            for seed, counted in sent.items():
+                whole = row | counted | {name: values[at] for name, values in columns.items()}
                 at += 1
                 self.records[seed].rows.append(whole)
                 if seed in self.writers:
                     self.writers[seed].row(whole)
-
-    def _score(self, models: Tensor) -> dict[str, Tensor]:
-        """The clients' own models on the test rows, or f at them where there are none."""
-        problem = self.simulation.problem
-        scored = problem.score(models)
-        if not scored and problem.measures_clients:
-            parts = torch.split(models, _CLIENTS_TOGETHER)
-            scored = {"loss": torch.cat([problem.evaluate(part)["loss"] for part in parts])}
-        return scored
-
-    def _header(self, seed: int, about: dict[str, Any]) -> dict[str, Any]:
-        sim = self.simulation
-        return {
-            "gossamer": __version__,
-            **about,
-            "seed": seed,
-            "method": describe_method(sim.method),
-            "alpha": alpha_of(sim.method, sim.problem.d),
-            "problem": sim.problem.describe(),
-            "mixing": {
-                "clients": sim.mixing.clients,
-                "edges": sim.mixing.graph.number_of_edges(),
-                "rho": sim.mixing.rho,
-                "C": sim.mixing.C,
-            },
-            "device": str(sim.problem.device),
-            "torch": torch.__version__,
-            "python": platform.python_version(),
-        }
-
-
-def alpha_of(method: Algorithm, d: int) -> float:
-    """The contraction constant of a method's messages: 1 where nothing is compressed."""
-    compressor = getattr(method, "compressor", None)
-    return compressor.alpha(d) if isinstance(compressor, Compressor) else 1.0
-
-
-def describe_method(method: Algorithm) -> dict[str, Any]:
-    """The settings of a method, as plain data."""
-    settings = {field.name: getattr(method, field.name) for field in fields(method)}  # type: ignore[arg-type]
-    plain = int | float | str | None
-    return {"name": method.title} | {k: v if isinstance(v, plain) else str(v) for k, v in settings.items()}

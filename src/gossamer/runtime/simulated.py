@@ -1,6 +1,6 @@
 """The simulator: all clients of all seeds as rows of the same tensors, on one CPU or GPU."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from numbers import Integral
 from pathlib import Path
 from typing import Any, overload
@@ -13,11 +13,13 @@ from torch import Tensor
 from gossamer.algorithms.base import Algorithm, Arrived, Round, State, map_state
 from gossamer.compression import packet
 from gossamer.compression.base import CODECS, Codec, Compressor, Message
-from gossamer.errors import InputError, NonFiniteError, check_choice, check_integer
+from gossamer.errors import InputError, NonFiniteError, check_bool, check_choice, check_integer
 from gossamer.problems.base import Problem
+from gossamer.runtime.checkpoint import Checkpoint, pack, under, unpack
 from gossamer.runtime.mixer import Mixer
 from gossamer.runtime.oracle import BatchOracle
-from gossamer.runtime.recorder import Progress, Recorder, Run, Runs, fresh_folder
+from gossamer.runtime.recorder import Progress, Recorder, Saving, record_folder
+from gossamer.runtime.runs import Run, Runs
 from gossamer.streams import Streams
 from gossamer.topology import MixingMatrix
 
@@ -37,6 +39,9 @@ def simulate(  # type: ignore[overload-overlap]
     x0: X0 = None,
     codec: Codec = "fixed",
     record_dir: str | Path | None = None,
+    checkpoint_every: int | None = None,
+    resume: bool = False,
+    should_stop: Callable[[], bool] | None = None,
     progress: Progress | None = None,
 ) -> Run: ...
 @overload
@@ -52,6 +57,9 @@ def simulate(
     x0: X0 = None,
     codec: Codec = "fixed",
     record_dir: str | Path | None = None,
+    checkpoint_every: int | None = None,
+    resume: bool = False,
+    should_stop: Callable[[], bool] | None = None,
     progress: Progress | None = None,
 ) -> Runs: ...
 def simulate(
@@ -66,6 +74,9 @@ def simulate(
     x0: X0 = None,
     codec: Codec = "fixed",
     record_dir: str | Path | None = None,
+    checkpoint_every: int | None = None,
+    resume: bool = False,
+    should_stop: Callable[[], bool] | None = None,
     progress: Progress | None = None,
 ) -> Run | Runs:
     """Run a method, or several, on a problem over a network, with one seed or several.
@@ -82,7 +93,12 @@ def simulate(
             `"uniform"` / `"normal"` for one random point a client, with an optional scale as in `"normal:0.1"`.
         codec: How the bits of a packet are counted: `"fixed"` width, which costs nothing; `"entropy"`, for which every
             message is really encoded; or `"auto"`, the shorter of the two. The models do not depend on it.
-        record_dir: A folder in which each run's record is written as it grows.
+        record_dir: A folder in which each run's record is written as it grows, its checkpoints while it goes on, and
+            its final models when it is over.
+        checkpoint_every: Rounds between checkpoints; by default one is written every minute.
+        resume: Go on from the last checkpoint in `record_dir`; the result is bit for bit that of a run that was never
+            interrupted. Runs that are over are read, and what was not begun begins.
+        should_stop: Asked after every round; when it says True, a checkpoint is written and `StoppedError` raised.
         progress: Called with the label and the number of rounds done, about ten times a second.
 
     Returns:
@@ -103,13 +119,18 @@ def simulate(
     check_choice("codec", codec, CODECS)
     for one in methods.values():
         check_method_fits(one, problem, mixing)
-    folder = None if record_dir is None else fresh_folder(record_dir, methods, seeds)
+    check_bool("resume", resume)
+    if record_dir is None and (resume or checkpoint_every is not None):
+        raise InputError("Checkpoints are written to `record_dir`; name a folder.")
+    every = None if checkpoint_every is None else check_integer("checkpoint_every", checkpoint_every, 1)
+    folder = None if record_dir is None else record_folder(record_dir, methods, seeds, fresh=not resume)
+    saving = Saving(folder, every, resume, should_stop)
 
     runs = Runs()
     for label, one in methods.items():
         simulation = Simulation(one, problem, mixing, seeds, batch_size, x0, codec)
         about = {"label": label, "rounds": rounds, "batch_size": batch_size, "eval_every": eval_every, "codec": codec}
-        runs += Recorder(simulation, about, folder).run(rounds, eval_every, progress)
+        runs += Recorder(simulation, about, saving).run(rounds, eval_every, progress)
     return runs[0] if isinstance(method, Algorithm) and isinstance(seed, Integral) else runs
 
 
@@ -191,14 +212,20 @@ class Simulation:
         self.t = 0
         self.state: State = method.init(starting_models(x0, problem, self.streams))
         self.buffers = problem.new_buffers(len(seeds) * problem.clients)
+        self.compression_error: Tensor | None = None
+        """(rows,): the share of its messages that the compressor left out, when it was last measured."""
 
     @property
     def seeds(self) -> tuple[int, ...]:
         """The seeds that still run."""
         return self.streams.seeds
 
-    def step(self) -> None:
-        """One round; a NonFiniteError with the bad rows, and nothing changed, if the models do not stay finite."""
+    def step(self, *, measure: bool = False) -> None:
+        """One round; a NonFiniteError with the bad rows, and nothing changed, if the models do not stay finite.
+
+        With `measure`, how much the compressor left out is noted on the way.
+        """
+        errors: list[Tensor] | None = [] if measure else None
         packets: list[tuple[Message, ...]] = []
         oracle = BatchOracle(self.problem, self.streams, self.t, self.batch_size, self.buffers)
 
@@ -215,6 +242,7 @@ class Simulation:
             random=lambda purpose: self.streams.at(self.t, purpose),
             exchange=exchange,
             dtype=self.problem.dtype,
+            errors=errors,
         )
         state = self.method.step(self.state, round)
         if not torch.isfinite(state.x.sum()):  # one number to look at; the rows are looked for only when it is bad
@@ -222,6 +250,8 @@ class Simulation:
             if bad:
                 raise NonFiniteError("The models are no longer finite.", bad)
         self.state, self.buffers = state, oracle.buffers
+        if errors:
+            self.compression_error = torch.stack(errors).mean(dim=0)
         for sent in packets:
             self.traffic.count(sent, self.t, self.streams.seeds)
         self.t += 1
@@ -245,8 +275,23 @@ class Simulation:
             return x.view(*shape, *x.shape[1:])[keep].flatten(0, 1)
 
         self.state = map_state(self.state, kept)
+        self.compression_error = None
         self.buffers = {name: kept(buffer) for name, buffer in self.buffers.items()}
         self.streams = Streams([self.seeds[i] for i in keep], self.streams.clients, self.problem.device)
+
+    def save(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Tensors and facts from which `restore` goes on."""
+        tensors = pack(self.state) | {f"buffers.{name}": buffer for name, buffer in self.buffers.items()}
+        return tensors, {"t": self.t, "seeds": list(self.seeds), "traffic": self.traffic.counts()}
+
+    def restore(self, checkpoint: Checkpoint) -> None:
+        """Be where a simulation with the same settings was when it was saved."""
+        device = self.problem.device
+        self.drop([seed for seed in self.seeds if seed not in checkpoint.facts["seeds"]])
+        self.state = unpack(self.state, checkpoint.tensors, device)
+        self.buffers = under("buffers.", checkpoint.tensors, device)
+        self.t = checkpoint.facts["t"]
+        self.traffic.restore(checkpoint.facts["traffic"])
 
 
 class Traffic:
@@ -256,7 +301,7 @@ class Traffic:
         self.codec: Codec = codec
         self.packets = 0
         self.bits_paper = 0
-        self.bits = dict.fromkeys(seeds, 0.0)
+        self.bits = dict.fromkeys(seeds, 0)  # added up over clients; what a link carried is their mean
         self.bits_total = dict.fromkeys(seeds, 0)
         self._degrees = mixing.degrees
         self._fixed: dict[Any, npt.NDArray[np.int64]] = {}
@@ -269,8 +314,23 @@ class Traffic:
         self.bits_paper += sum(message.bits_paper for message in messages)
         clients = len(self._degrees)
         for seed, bits in zip(seeds, self._lengths(messages, t).reshape(-1, clients), strict=True):
-            self.bits[seed] += float(bits.mean())
+            self.bits[seed] += int(bits.sum())
             self.bits_total[seed] += int((bits * self._degrees).sum())
+
+    def on_one_link(self, seed: int) -> float:
+        """Bits so far, averaged over clients."""
+        return self.bits[seed] / len(self._degrees)
+
+    def counts(self) -> dict[str, Any]:
+        """The counters, as JSON keeps them."""
+        every = [[seed, self.bits[seed], self.bits_total[seed]] for seed in self.bits]
+        return {"packets": self.packets, "bits_paper": self.bits_paper, "seeds": every}
+
+    def restore(self, counts: Mapping[str, Any]) -> None:
+        """Go on from such counters."""
+        self.packets, self.bits_paper = counts["packets"], counts["bits_paper"]
+        for seed, bits, total in counts["seeds"]:
+            self.bits[seed], self.bits_total[seed] = bits, total
 
     def _lengths(self, messages: tuple[Message, ...], t: int) -> npt.NDArray[np.int64]:
         """The bits of each row's packet; fixed-width ones depend on little, and are worked out once."""

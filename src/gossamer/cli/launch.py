@@ -1,0 +1,352 @@
+"""Running a spec across real processes: `gossamer launch`, which starts torchrun, and what torchrun starts."""
+
+import argparse
+import contextlib
+import json
+import logging
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.markup import escape
+
+from gossamer.cli.data import downloads
+from gossamer.cli.experiments import make_room, show_results
+from gossamer.cli.output import complain, console, launch_progress, results, stop_signals, waiting
+from gossamer.errors import GossamerError, InputError, RunError, StoppedError, check_integer, check_positive
+from gossamer.paper import spec_path
+from gossamer.report import links_table, write_links
+from gossamer.runtime.experiment import Experiment, prepare
+from gossamer.runtime.record import Record, read_record, record_name
+from gossamer.runtime.watch import check_tensorboard
+from gossamer.runtime.worker import Work, work
+from gossamer.spec import load_spec
+
+TORCHRUN = (
+    *("nnodes", "node-rank", "nproc-per-node", "master-addr", "master-port"),
+    *("rdzv-backend", "rdzv-endpoint", "rdzv-id", "rdzv-conf", "local-addr"),
+)
+"""Flags that are handed on to torchrun."""
+_PORT = 29400
+_POLL_SECONDS = 0.1
+
+
+def launch(options: argparse.Namespace) -> int:
+    """Run a spec across real processes, one client a process, on this host or on several.
+
+    The same spec files as `gossamer run`, the same records and the same report, with the account of every link beside
+    it. Processes are started by torchrun; `torchrun ... -m gossamer launch SPEC` does the same where torchrun is
+    started by something else. A run that was stopped goes on with --resume; with --max-restarts it goes on by itself.
+    """
+    check_positive("timeout", options.timeout)
+    for name in ("checkpoint_every", "max_restarts"):
+        if getattr(options, name) is not None:
+            check_integer(name.replace("_", "-"), getattr(options, name), 0 if name == "max_restarts" else 1)
+    if options.tensorboard is not None:
+        check_tensorboard()
+    if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
+        return _be_a_rank(options)
+    return _start(options)
+
+
+def _folder(options: argparse.Namespace) -> Path:
+    return Path(options.output or Path("runs") / spec_path(options.spec).stem)
+
+
+def _prepare(options: argparse.Namespace, device: str | None) -> Experiment:
+    return prepare(load_spec(spec_path(options.spec)), data_dir=options.data_dir, device=device)
+
+
+# What is started by hand
+
+
+def _start(options: argparse.Namespace) -> int:
+    folder = _folder(options)
+    with downloads(options.quiet), waiting("Reading the data, working out the weights", options.quiet):
+        experiment = _prepare(options, "cpu" if options.device else None)
+    make_room(folder, experiment, force=options.force, resume=options.resume)
+    logs = folder / "logs"
+    if not options.resume:
+        shutil.rmtree(folder / "checkpoints", ignore_errors=True)
+        shutil.rmtree(logs, ignore_errors=True)
+    logs.mkdir(parents=True, exist_ok=True)
+    for old in [*logs.glob("*.error"), logs / "progress.json"]:
+        old.unlink(missing_ok=True)
+    code = _run_torchrun(_commands(options, experiment.problem.clients), logs, experiment, options)
+    shutil.rmtree(logs / "torchrun", ignore_errors=True)
+    records = _records(folder, experiment)
+    if code != 0 or records is None:
+        _explain(logs, code, folder)
+    assert records is not None
+    write_links(records, folder / "links.csv")
+    code = show_results(records, experiment, folder, options)
+    table = links_table(records)
+    if table is not None and not options.json:
+        with results():
+            console().print(table)
+            console().print(f"Links:   {escape(str(folder / 'links.csv'))}", highlight=False, soft_wrap=True)
+    return code
+
+
+def _commands(options: argparse.Namespace, clients: int) -> list[list[str]]:
+    """One torchrun a host."""
+    flags = {name: getattr(options, name.replace("-", "_")) for name in TORCHRUN}
+    given = {name: value for name, value in flags.items() if value is not None}
+    logs = _folder(options) / "logs" / "torchrun"
+    common = ["--log-dir", str(logs), "--max-restarts", str(options.max_restarts or 0)]
+    own = [*_worker_arguments(options)]
+    if options.hosts is None:
+        if not given:
+            given = {"nnodes": 1, "rdzv-backend": "c10d", "rdzv-endpoint": "127.0.0.1:0", "local-addr": "127.0.0.1"}
+        given.setdefault("nproc-per-node", clients if int(str(given.get("nnodes", 1)).split(":")[0]) == 1 else 1)
+        return [[*_torchrun(given), *common, *own]]
+    if given:
+        raise InputError(f"--hosts says how torchrun is started; leave --{next(iter(given))} out, or --hosts.")
+    hosts = _hosts(options.hosts, clients)
+    first = next(iter(hosts))
+    commands = []
+    for host, here in hosts.items():
+        # A rendezvous over several hosts hangs unless each is told its own address and whether it is the first.
+        flags = {
+            "nnodes": len(hosts),
+            "nproc-per-node": here,
+            "rdzv-backend": "c10d",
+            "rdzv-endpoint": f"{first}:{_PORT}",
+            "rdzv-id": "gossamer",
+            "rdzv-conf": f"is_host={int(host == first)}",
+            "local-addr": host,
+        }
+        variables = [f"{name}={value}" for name, value in _variables(host == first).items()]
+        there = ["env", *variables, *_torchrun(flags), *common, *own]
+        words = shlex.split(options.rsh)
+        if words and Path(words[0]).name == "ssh":  # which hands one string to a shell at home
+            there = [f"cd {shlex.quote(str(Path.cwd()))} && {shlex.join(there)}"]
+        commands.append([*words, host, *there])
+    return commands
+
+
+def _hosts(text: str, clients: int) -> dict[str, int]:
+    """`a,b:3,c` as how many clients each host has; those without a number share the rest."""
+    hosts: dict[str, int | None] = {}
+    for part in text.split(","):
+        name, _, number = part.strip().partition(":")
+        if not name or name in hosts or (number and not number.isdecimal()):
+            raise InputError(f"`hosts` must be different names such as a,b or a:2,b:3, got {text!r}.")
+        hosts[name] = int(number) if number else None
+    rest = clients - sum(number or 0 for number in hosts.values())
+    open_ = [name for name, number in hosts.items() if number is None]
+    shares = {name: rest // len(open_) + (at < rest % len(open_)) for at, name in enumerate(open_)}
+    found = {name: shares[name] if number is None else number for name, number in hosts.items()}
+    if sum(found.values()) != clients or min(found.values()) < 1:
+        raise InputError(f"The spec has {clients} clients, which {text!r} does not hold: one process a client.")
+    return found
+
+
+def _torchrun(flags: dict[str, Any]) -> list[str]:
+    return [sys.executable, "-m", "torch.distributed.run", *(f"--{name}={value}" for name, value in flags.items())]
+
+
+def _worker_arguments(options: argparse.Namespace) -> Iterator[str]:
+    yield from ("-m", "gossamer", "launch", options.spec, "-o", str(_folder(options)))
+    for name in ("data_dir", "device", "timeout", "checkpoint_every", "tensorboard"):
+        if getattr(options, name) is not None:
+            yield from (f"--{name.replace('_', '-')}", str(getattr(options, name)))
+    if options.resume:
+        yield "--resume"
+
+
+def _variables(is_here: bool) -> dict[str, str]:
+    found = {
+        # Without it, ranks that were restarted look for each other where they were before (pytorch/pytorch#135712).
+        "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
+        "GOSSAMER_REPORTER": "1" if is_here else "0",
+        "GOSSAMER_LAUNCHED": "1",
+        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
+    }
+    for name in ("PYTHONPATH", "GOSSAMER_DATA", "GOSSAMER_OFFLINE"):
+        if name in os.environ:
+            found[name] = os.environ[name]
+    return found
+
+
+def _run_torchrun(
+    commands: Sequence[Sequence[str]], logs: Path, experiment: Experiment, options: argparse.Namespace
+) -> int:
+    """Until every torchrun has ended; the largest exit code. Ctrl-C and SIGTERM stop the run at a common round."""
+    with contextlib.ExitStack() as stack:
+        should_stop = stack.enter_context(stop_signals())
+        show = stack.enter_context(launch_progress(experiment, options.quiet))
+        processes = []
+        for number, command in enumerate(commands):
+            log = stack.enter_context((logs / f"torchrun{number}.log").open("ab"))
+            environment = os.environ | _variables(True)
+            # A session of its own: Ctrl-C is ours to handle.
+            processes.append(subprocess.Popen(command, stdout=log, stderr=log, env=environment, start_new_session=True))
+        try:
+            asked = False
+            while any(process.poll() is None for process in processes):
+                time.sleep(_POLL_SECONDS)
+                state = _progress(logs)
+                if state is not None:
+                    show(state)
+                if should_stop() and not asked:
+                    asked = True
+                    _ask_to_stop(state, processes)
+                if any(process.poll() not in (None, 0) for process in processes):
+                    _end(processes)
+        finally:
+            _end(processes)
+        return max(abs(int(process.returncode or 0)) for process in processes)
+
+
+def _ask_to_stop(state: dict[str, Any] | None, processes: Sequence["subprocess.Popen[bytes]"]) -> None:
+    """One rank is enough: its neighbours learn of it from its packets."""
+    if state is not None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(int(state["pid"]), signal.SIGTERM)
+            return
+    for process in processes:
+        process.terminate()
+
+
+def _end(processes: Sequence["subprocess.Popen[bytes]"]) -> None:
+    """Have those that still run end: torchrun ends its ranks when it is told to."""
+    for process in processes:
+        if process.poll() is None:
+            process.terminate()
+    for process in processes:
+        try:
+            process.wait(40)
+        except subprocess.TimeoutExpired:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+def _progress(logs: Path) -> dict[str, Any] | None:
+    try:
+        state = json.loads((logs / "progress.json").read_text())
+    except (OSError, ValueError):
+        return None
+    return state if isinstance(state, dict) else None
+
+
+def _records(folder: Path, experiment: Experiment) -> list[Record] | None:
+    """The records of all runs, if all are over."""
+    paths = [folder / record_name(label, seed) for label in experiment.methods for seed in experiment.spec.seeds]
+    if not all(path.exists() for path in paths):
+        return None
+    records = [read_record(path) for path in paths]
+    return records if all(record.end is not None for record in records) else None
+
+
+def _explain(logs: Path, code: int, folder: Path) -> None:
+    """Raise what the ranks said of their end."""
+    said = []
+    for path in sorted(logs.glob("rank*.error")):
+        with contextlib.suppress(OSError, ValueError):
+            said.append(json.loads(path.read_text()))
+    stopped = [one["sentence"] for one in said if one["code"] == 0]
+    if stopped and not any(one["code"] for one in said):
+        raise StoppedError(f"{stopped[0]} Go on with `gossamer launch ... -o {folder} --resume`.")
+    if not said:
+        raise RunError(f"The processes ended with exit code {code}; what they said is in '{logs}'.")
+    wrong = [one["sentence"] for one in said if one["code"] == 2]
+    if wrong:
+        raise InputError(wrong[0])
+    # A rank that saw it itself knows more than one that was told.
+    sentences = list(dict.fromkeys(one["sentence"] for one in said))
+    for sentence in sentences[1:4]:
+        complain(sentence, 1)
+    raise RunError(f"{sentences[0]} Logs: '{logs}'; go on with --resume.")
+
+
+# What torchrun starts
+
+
+def _be_a_rank(options: argparse.Namespace) -> int:
+    rank, folder = int(os.environ["RANK"]), _folder(options)
+    logs = folder / "logs"
+    logs.mkdir(parents=True, exist_ok=True)
+    handler = logging.FileHandler(logs / f"rank{rank}.log")
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    logger = logging.getLogger("gossamer")
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    error_file = logs / f"rank{rank}.error"
+    error_file.unlink(missing_ok=True)
+    attempt = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+    logger.info("Rank %d of %s, attempt %d, process %d.", rank, os.environ["WORLD_SIZE"], attempt, os.getpid())
+    try:
+        _work(options, folder, rank, attempt)
+    except StoppedError as error:
+        logger.info(str(error))
+        error_file.write_text(json.dumps({"sentence": str(error), "code": 0}))
+        _leave(0)
+    except (GossamerError, OSError) as error:
+        code = 1 if isinstance(error, RunError | OSError) else 2
+        logger.error(str(error))
+        error_file.write_text(json.dumps({"sentence": str(error), "code": code}))
+        _leave(complain(error, code))
+    except BaseException:
+        logger.exception("Rank %d ended by an error of its own.", rank)
+        raise
+    return 0
+
+
+def _leave(code: int) -> None:
+    """End now: what gloo still has under way would make an ordinary end wait for neighbours that are gone."""
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def _work(options: argparse.Namespace, folder: Path, rank: int, attempt: int) -> None:
+    device = options.device
+    if device == "cuda" and torch.cuda.is_available():
+        device = f"cuda:{int(os.environ.get('LOCAL_RANK', '0')) % torch.cuda.device_count()}"
+    experiment = _prepare(options, device)
+    with stop_signals(loud=False) as should_stop, _telling(folder, rank, experiment, options) as progress:
+        how = Work(
+            folder=folder,
+            timeout=options.timeout,
+            checkpoint_every=options.checkpoint_every,
+            resume=options.resume or attempt > 0,
+            is_reporter=os.environ.get("GOSSAMER_REPORTER") == "1",
+            tensorboard=None if options.tensorboard is None else Path(options.tensorboard),
+            progress=progress,
+            should_stop=should_stop,
+        )
+        work(experiment, how)
+
+
+@contextlib.contextmanager
+def _telling(
+    folder: Path, rank: int, experiment: Experiment, options: argparse.Namespace
+) -> Iterator[Callable[[str, int, int], None] | None]:
+    """How a rank tells of its progress: rank 0 to the terminal, or one rank of this host to who launched it."""
+    is_launched = os.environ.get("GOSSAMER_LAUNCHED") == "1"
+    is_first = os.environ.get("LOCAL_RANK", "0") == "0" if is_launched else rank == 0
+    if not is_first or options.quiet:
+        yield None
+    elif not is_launched:
+        with launch_progress(experiment, options.quiet) as show:
+            yield lambda label, seed, done: show({"label": label, "seed": seed, "done": done})
+    else:
+        path = folder / "logs" / "progress.json"
+
+        def tell(label: str, seed: int, done: int) -> None:
+            beside = path.with_suffix(".tmp")
+            beside.write_text(json.dumps({"label": label, "seed": seed, "done": done, "pid": os.getpid()}))
+            beside.replace(path)
+
+        yield tell

@@ -1,0 +1,67 @@
+"""What went over each link of a run across processes: a table for the terminal, and all of it in a file."""
+
+import csv
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.markup import escape
+from rich.table import Table
+
+from gossamer.runtime.record import Record
+
+_UNITS = ("B", "kB", "MB", "GB", "TB")
+_FIELDS = ("packets_sent", "bytes_sent", "packets_received", "bytes_received", "waiting", "hidden")
+
+
+def links_of(record: Record) -> list[dict[str, Any]]:
+    """The account of each client's links, where the clients were processes."""
+    links = record.end.get("links") if record.end else None
+    return [link for link in links if isinstance(link, dict)] if isinstance(links, list) else []
+
+
+def links_table(records: Sequence[Record]) -> Table | None:
+    """One line a run: what a link carried, and what its clients waited for; None if no run was across processes."""
+    told = [(record, links_of(record)) for record in records]
+    told = [(record, links) for record, links in told if links]
+    if not told:
+        return None
+    table = Table(title="Links", title_justify="left", title_style="bold", header_style="bold")
+    table.add_column("method", min_width=8)
+    for heading in ("seed", "packets", "sent per link", "waited per client", "hidden", "most waited for", "left out"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for record, links in told:
+        clients = len({link["client"] for link in links})
+        worst = max(links, key=lambda link: float(link["waiting"]))
+        error = record.rows[-1].get("compression_error") if record.rows else None
+        table.add_row(
+            escape(record.label),
+            str(record.seed),
+            f"{max(link['packets_sent'] for link in links):,}",
+            human_bytes(sum(link["bytes_sent"] for link in links) / len(links)),
+            f"{sum(link['waiting'] for link in links) / clients:.2f} s",
+            f"{sum(link['hidden'] for link in links) / len(links):.2f} s",
+            f"{worst['neighbor']} by {worst['client']}, {worst['waiting']:.2f} s",
+            "-" if error is None else f"{error:.1%}",
+        )
+    return table
+
+
+def write_links(records: Sequence[Record], path: Path) -> None:
+    """Every link of every run, a line each, as CSV."""
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["method", "seed", "client", "neighbor", *_FIELDS])
+        for record in records:
+            for link in links_of(record):
+                numbers = [link.get(name) for name in ("client", "neighbor", *_FIELDS)]
+                writer.writerow([record.label, record.seed, *numbers])
+
+
+def human_bytes(size: float) -> str:
+    """Bytes with a unit: 1234567 is `1.23 MB`."""
+    for unit in _UNITS:
+        if size < 1000 or unit == _UNITS[-1]:
+            break
+        size /= 1000
+    return f"{size:.3g} {unit}"

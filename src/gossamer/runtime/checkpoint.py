@@ -1,0 +1,194 @@
+"""Checkpoints: all that a run needs to go on, in files that are whole or not there, and safe to load.
+
+A file is in the safetensors format: tensors by name and, in its header, what it is a checkpoint of, as JSON, with a
+checksum of the tensors. Nothing in it is ever executed. It is written beside its place, forced to the disk and renamed.
+"""
+
+import json
+import logging
+import math
+import os
+import re
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gossamer.algorithms.base import Arrived, State
+from gossamer.errors import DataError
+
+logger = logging.getLogger(__name__)
+
+_FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """What a file holds: facts that JSON can tell, and tensors."""
+
+    facts: dict[str, Any]
+    tensors: dict[str, Tensor]
+
+    @property
+    def round(self) -> int:
+        """Rounds done."""
+        return int(self.facts["round"])
+
+
+def write(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
+    """Write a file of tensors and facts, atomically."""
+    from safetensors.numpy import save
+
+    arrays = {name: tensor.detach().cpu().contiguous().numpy() for name, tensor in tensors.items()}
+    about = {"format": _FORMAT, "checksum": _checksum(arrays), **facts}
+    data = save(arrays, {"gossamer": json.dumps(about)})
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_name(f".{path.name}.tmp")
+    with beside.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    beside.replace(path)
+
+
+def read(path: Path) -> Checkpoint:
+    """The file's content, or a DataError that says why it cannot be used."""
+    from safetensors import SafetensorError, safe_open
+    from safetensors.numpy import load
+
+    try:
+        with safe_open(path, framework="np") as file:
+            about = json.loads((file.metadata() or {})["gossamer"])
+        arrays = load(path.read_bytes())
+        version, checksum = about["format"], about["checksum"]
+    except OSError as error:
+        raise DataError(f"'{path}' cannot be read: {error.strerror or error}.") from None
+    except (KeyError, ValueError, TypeError, RecursionError):
+        raise DataError(f"'{path}' is not a file of Gossamer's.") from None
+    except SafetensorError as error:
+        raise DataError(f"'{path}' is torn or damaged: {str(error).rstrip('.')}.") from None
+    if version != _FORMAT:
+        raise DataError(f"'{path}' is of format {version!r}, and {_FORMAT} is what this version reads.")
+    if checksum != _checksum(arrays):
+        raise DataError(f"'{path}' is damaged: its checksum does not fit its numbers.")
+    return Checkpoint(about, {name: torch.from_numpy(array) for name, array in arrays.items()})
+
+
+class Checkpoints:
+    """The checkpoints of one run, or of one rank of it: `STEM-round00000100.safetensors` in a folder.
+
+    `identity` says what run they are of; a checkpoint of another is refused.
+    """
+
+    def __init__(self, folder: Path, stem: str, identity: Mapping[str, Any], keep: int) -> None:
+        self.folder, self.stem, self.keep = folder, stem, keep
+        self.identity = json.loads(json.dumps(identity))
+        for left in folder.glob(f".{stem}-round*.tmp"):  # by a process that was killed while it wrote
+            left.unlink(missing_ok=True)
+
+    def path(self, round: int) -> Path:
+        """Where the checkpoint after so many rounds is, or would be."""
+        return self.folder / f"{self.stem}-round{round:08d}.safetensors"
+
+    def save(self, round: int, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
+        """Write one, then remove those that are older than needed."""
+        write(self.path(round), tensors, {"round": round, "identity": self.identity, **facts})
+        for old in self.rounds()[self.keep :]:
+            self.path(old).unlink(missing_ok=True)
+
+    def rounds(self) -> list[int]:
+        """The rounds after which there is a file, the latest first."""
+        pattern = re.compile(re.escape(self.stem) + r"-round(\d+)\.safetensors")
+        found = [pattern.fullmatch(path.name) for path in self.folder.glob("*.safetensors")]
+        return sorted((int(match[1]) for match in found if match), reverse=True)
+
+    def load(self, round: int) -> Checkpoint:
+        """One of them, or a DataError with the reason why it cannot be used."""
+        path = self.path(round)
+        checkpoint = read(path)
+        theirs = checkpoint.facts.get("identity")
+        if theirs != self.identity or checkpoint.facts.get("round") != round:
+            raise DataError(f"'{path}' is of another run: {_difference(theirs, self.identity)}.")
+        return checkpoint
+
+    def usable(self) -> Iterator[Checkpoint]:
+        """Those that can be used, the latest first; each of the others is named, with its reason, and passed over."""
+        for round in self.rounds():
+            try:
+                yield self.load(round)
+            except DataError as error:
+                logger.warning("A checkpoint is passed over: %s", error)
+
+    def clear(self) -> None:
+        """Remove all of them: the run is over, or begins anew."""
+        for round in self.rounds():
+            self.path(round).unlink(missing_ok=True)
+        if self.folder.is_dir() and not any(self.folder.iterdir()):
+            self.folder.rmdir()
+
+
+def needed(diameter: int, every: int) -> int:
+    """How many checkpoints of each rank must be kept so that all ranks have one in common.
+
+    Ranks may be apart by as many rounds as their distance in the graph.
+    """
+    return math.ceil((diameter + 1) / every) + 2
+
+
+def pack(state: State) -> dict[str, Tensor]:
+    """The tensors of a method's state, by name; an exchange under way is waited for."""
+    packed: dict[str, Tensor] = {}
+    for field in fields(state):
+        value = getattr(state, field.name)
+        if isinstance(value, Tensor):
+            packed[f"state.{field.name}"] = value
+        elif hasattr(value, "wait"):
+            packed |= {f"state.{field.name}.{number}": tensor for number, tensor in enumerate(value.wait())}
+    return packed
+
+
+def unpack(like: State, tensors: Mapping[str, Tensor], device: torch.device) -> State:
+    """The state that `pack` took apart; `like` is any state of the same method."""
+    new: dict[str, Any] = {}
+    for field in fields(like):
+        name, value = f"state.{field.name}", getattr(like, field.name)
+        try:
+            if isinstance(value, Tensor):
+                new[field.name] = tensors[name].to(device)
+            elif hasattr(value, "wait"):
+                several = range(len(value.wait()))
+                new[field.name] = Arrived(tuple(tensors[f"{name}.{number}"].to(device) for number in several))
+        except KeyError as error:
+            raise DataError(f"The checkpoint lacks {error.args[0]!r} of the method's state.") from None
+    return replace(like, **new)
+
+
+def under(prefix: str, tensors: Mapping[str, Tensor], device: torch.device) -> dict[str, Tensor]:
+    """The tensors whose names begin with `prefix`, without it."""
+    return {name.removeprefix(prefix): x.to(device) for name, x in tensors.items() if name.startswith(prefix)}
+
+
+def _checksum(arrays: Mapping[str, Any]) -> int:
+    checksum = 0
+    for name in sorted(arrays):
+        checksum = zlib.crc32(arrays[name].reshape(-1).view("u1"), zlib.crc32(name.encode(), checksum))
+    return checksum
+
+
+def _difference(theirs: Any, ours: Mapping[str, Any]) -> str:
+    """The first setting in which two runs differ."""
+    if isinstance(theirs, dict):
+        for name in {**ours, **theirs}:
+            if theirs.get(name) != ours.get(name):
+                return f"`{name}` is {theirs.get(name)!r} there and {ours.get(name)!r} here"
+    return "it says nothing of the kind"
+
+
+def common(offers: Sequence[Sequence[int]]) -> int | None:
+    """The latest round that every rank offers."""
+    shared = set.intersection(*(set(rounds) for rounds in offers)) if offers else set()
+    return max(shared, default=None)

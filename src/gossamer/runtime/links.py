@@ -1,0 +1,273 @@
+"""Packets to and from graph neighbours, in order.
+
+gloo cannot poll, cancel or outlive a wait that timed out, and an exchange costs it two one-way delays unless the
+receive was posted before the packet left. So each neighbour has a thread that always keeps two receives posted and puts
+what arrives into one queue: the step waits for that queue alone, with a time limit of its own, and a neighbour that
+dies is noticed at once, whatever the step is doing.
+"""
+
+import contextlib
+import logging
+import queue
+import struct
+import threading
+import time
+import zlib
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gossamer.errors import RunError
+from gossamer.runtime.distributed import NO_TAG, PATIENCE, Ranks, reason
+
+logger = logging.getLogger(__name__)
+
+_AHEAD = 2  # receives posted for each neighbour: it may be one round ahead, and the next packet must not wait either
+_FIRST_TAG = 0x6000
+_BYE, _NOTICE = 0x00, 0xB2  # first bytes of what is not a packet (those begin with 0xB1)
+_NOTICE_HEAD = struct.Struct("<BIBQH")
+_LONGEST_NOTICE = 900
+LEAST_CAPACITY = 1024
+
+
+@dataclass
+class Link:
+    """What went to one neighbour and came from it, in numbers."""
+
+    neighbor: int
+    packets_sent: int = 0
+    bytes_sent: int = 0
+    packets_received: int = 0
+    bytes_received: int = 0
+    waiting: float = 0.0
+    """Seconds that steps stood still for this neighbour's packets."""
+    hidden: float = 0.0
+    """Seconds that packets were under way while the step computed."""
+    posted: deque[tuple[Tensor, Any]] = field(default_factory=deque, repr=False)
+    arrived: deque[tuple[float, Tensor]] = field(default_factory=deque, repr=False)
+    free: deque[Tensor] = field(default_factory=deque, repr=False)
+    sends: deque[Any] = field(default_factory=deque, repr=False)
+
+    def numbers(self) -> dict[str, float]:
+        """What a record keeps."""
+        return {name: round(getattr(self, name), 6) for name in _KEPT}
+
+    def restore(self, numbers: Mapping[str, float]) -> None:
+        """Go on counting from there."""
+        for name in _KEPT:
+            setattr(self, name, numbers[name])
+
+
+_KEPT = ("neighbor", "packets_sent", "bytes_sent", "packets_received", "bytes_received", "waiting", "hidden")
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why a run cannot go on; `diverged` if it is the method's doing and the processes are well."""
+
+    sentence: str
+    round: int
+    diverged: bool = False
+
+
+class Links:
+    """Packets to and from each neighbour, in order, until `close`, or `abort` after a failure."""
+
+    def __init__(self, ranks: Ranks, neighbors: Sequence[int], capacity: int, run: int, channel: int = 0) -> None:
+        self.ranks, self.run, self.timeout = ranks, run, ranks.timeout
+        self.capacity = max(capacity, LEAST_CAPACITY)
+        self.round = 0  # for whoever must say when something happened
+        self.failure: Failure | None = None
+        self.links = {neighbor: Link(neighbor) for neighbor in sorted(neighbors)}
+        self._tag = _FIRST_TAG + channel
+        self._inbox: queue.SimpleQueue[tuple[int, float, Tensor] | None] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._notices: list[Any] = []
+        self._threads = []
+        for link in self.links.values():
+            for _ in range(_AHEAD):
+                self._post(link)
+            name = f"gossamer-from-{link.neighbor}"
+            self._threads.append(threading.Thread(target=self._listen, args=(link,), name=name, daemon=True))
+            self._threads[-1].start()
+
+    def send(self, packet: bytes) -> None:
+        """One packet to every neighbour, from the same memory."""
+        if len(packet) > self.capacity:
+            raise RunError(
+                f"A packet of {len(packet):,} bytes was made, and {self.capacity:,} is the most that was expected of "
+                "this method; codec='auto' never takes more."
+            )
+        tensor = torch.frombuffer(bytearray(packet), dtype=torch.uint8)
+        for link in self.links.values():
+            self._send(link, tensor)
+            link.packets_sent += 1
+            link.bytes_sent += len(packet)
+
+    def receive(self, neighbor: int, left_at: float) -> Tensor:
+        """The next packet of a neighbour, somewhere in a larger buffer; `release` the buffer when it was read.
+
+        `left_at` is when our own packet of that exchange left, for the account of what waiting costs.
+        """
+        link = self.links[neighbor]
+        asked = time.perf_counter()
+        while not link.arrived:
+            if self.failure is not None:
+                raise self.error()
+            left = asked + self.timeout - time.perf_counter()
+            try:
+                item = self._inbox.get(timeout=max(left, 1e-3))
+            except queue.Empty:
+                self.fail(
+                    f"Rank {self.ranks.rank} has heard nothing from its neighbour {neighbor} for {self.timeout:g} s in "
+                    f"round {self.round}; if a round may take that long, raise the timeout."
+                )
+                raise self.error() from None
+            if item is not None:
+                self.links[item[0]].arrived.append(item[1:])
+        arrived, buffer = link.arrived.popleft()
+        link.waiting += time.perf_counter() - asked
+        link.hidden += max(0.0, min(arrived, asked) - left_at)
+        link.packets_received += 1
+        # A neighbour sends its packet k + 1 only when it has our packet k, so that send is over.
+        while link.sends and link.packets_sent - len(link.sends) < link.packets_received - 1:
+            link.sends.popleft().wait(PATIENCE)
+        return buffer
+
+    def release(self, neighbor: int, buffer: Tensor, length: int) -> None:
+        """The packet in the buffer was read, and was of this length."""
+        link = self.links[neighbor]
+        link.bytes_received += length
+        link.free.append(buffer)
+
+    def fail(self, sentence: str, *, diverged: bool = False, round: int | None = None) -> None:
+        """Note why the run cannot go on, and tell the neighbours, who tell theirs."""
+        with self._lock:
+            if self.failure is not None:
+                return
+            self.failure = Failure(sentence, self.round if round is None else round, diverged)
+        logger.log(logging.WARNING if diverged else logging.ERROR, sentence)
+        notice = torch.frombuffer(bytearray(_notice(self.run, self.failure)), dtype=torch.uint8)
+        for link in self.links.values():
+            with contextlib.suppress(RuntimeError):
+                self._notices.append(self.ranks.isend(notice, link.neighbor, self._tag))
+        self._inbox.put(None)
+
+    def error(self) -> RunError:
+        """The failure, to be raised."""
+        assert self.failure is not None
+        return RunError(self.failure.sentence)
+
+    def close(self) -> None:
+        """Take leave of every neighbour, and wait until each has taken its own; the group can then be used again."""
+        bye = torch.full((1,), _BYE, dtype=torch.uint8)
+        # One for every receive that is posted there.
+        farewells = [self._send(link, bye, keep=False) for link in self.links.values() for _ in range(_AHEAD)]
+        limit = time.monotonic() + self.timeout
+        for thread in self._threads:
+            thread.join(max(0.0, limit - time.monotonic()))
+        if any(thread.is_alive() for thread in self._threads):
+            self.fail(f"Rank {self.ranks.rank} waited {self.timeout:g} s for its neighbours to end round {self.round}.")
+        if self.failure is not None and not self.failure.diverged:
+            raise self.error()
+        for link in self.links.values():
+            farewells += link.sends
+            link.sends.clear()
+        for work in farewells:
+            with contextlib.suppress(RuntimeError):
+                work.wait(PATIENCE)
+        self.ranks.unheard += self._notices  # which a neighbour that is through may never ask for
+
+    def abort(self) -> None:
+        """End every connection of this process, so that no thread waits any longer and every neighbour notices.
+
+        gloo has no way to do so, but that it closes all pairs of a process when one wait of it times out.
+        """
+        for notice in self._notices:
+            with contextlib.suppress(RuntimeError):
+                notice.wait(timedelta(seconds=0.5))
+        nothing = torch.empty(1, dtype=torch.uint8)
+        for neighbor in self.links:
+            with contextlib.suppress(RuntimeError):
+                self.ranks.irecv(nothing, neighbor, NO_TAG).wait(timedelta(milliseconds=1))
+        for thread in self._threads:
+            thread.join(1.0)
+
+    def numbers(self) -> list[dict[str, float]]:
+        """The account of each link."""
+        return [link.numbers() for link in self.links.values()]
+
+    def restore(self, numbers: Sequence[Mapping[str, float]]) -> None:
+        """Go on counting from such an account, before anything is sent."""
+        for one in numbers:
+            self.links[int(one["neighbor"])].restore(one)
+
+    def _send(self, link: Link, tensor: Tensor, keep: bool = True) -> Any:
+        try:
+            work = self.ranks.isend(tensor, link.neighbor, self._tag)
+        except RuntimeError as error:
+            self._lost(link, error)
+            raise self.error() from None
+        if keep:
+            link.sends.append(work)
+        return work
+
+    def _post(self, link: Link) -> None:
+        buffer = link.free.popleft() if link.free else torch.empty(self.capacity, dtype=torch.uint8)
+        link.posted.append((buffer, self.ranks.irecv(buffer, link.neighbor, self._tag)))
+
+    def _listen(self, link: Link) -> None:
+        """What a neighbour's thread does: receive, hand over, post the next receive, until it says goodbye."""
+        goodbyes = 0
+        try:
+            while goodbyes < _AHEAD:
+                buffer, work = link.posted.popleft()
+                work.wait(PATIENCE)
+                arrived = time.perf_counter()
+                first = int(buffer[0])
+                if first == _BYE:
+                    goodbyes += 1
+                    continue
+                self._post(link)
+                if first == _NOTICE:
+                    self._told(link, buffer)
+                else:
+                    self._inbox.put((link.neighbor, arrived, buffer))
+        except RuntimeError as error:
+            self._lost(link, error)
+
+    def _lost(self, link: Link, error: RuntimeError) -> None:
+        self.fail(
+            f"Rank {self.ranks.rank} lost its neighbour {link.neighbor} in round {self.round}: the process died or the "
+            f"connection broke ({reason(error)})."
+        )
+
+    def _told(self, link: Link, buffer: Tensor) -> None:
+        failure = _read_notice(self.run, buffer.numpy())
+        if failure is None:
+            source = f"Rank {self.ranks.rank} got bytes from its neighbour {link.neighbor} in round {self.round} that"
+            self.fail(f"{source} are no packet of this run.")
+        else:
+            self.fail(failure.sentence, diverged=failure.diverged, round=failure.round)
+
+
+def _notice(run: int, failure: Failure) -> bytes:
+    """0xB2 | run (4 bytes) | 1 if the run diverged | round (8 bytes) | length (2 bytes) | sentence | CRC-32."""
+    text = failure.sentence.encode()[:_LONGEST_NOTICE]
+    body = _NOTICE_HEAD.pack(_NOTICE, run, failure.diverged, failure.round, len(text)) + text
+    return body + struct.pack("<I", zlib.crc32(body))
+
+
+def _read_notice(run: int, buffer: np.ndarray[Any, Any]) -> Failure | None:
+    _, theirs, diverged, round, length = _NOTICE_HEAD.unpack(buffer[: _NOTICE_HEAD.size].tobytes())
+    end = _NOTICE_HEAD.size + length
+    body, checksum = buffer[:end].tobytes(), buffer[end : end + 4].tobytes()
+    if theirs != run or length > _LONGEST_NOTICE or struct.pack("<I", zlib.crc32(body)) != checksum:
+        return None
+    return Failure(body[_NOTICE_HEAD.size :].decode(errors="replace"), round, bool(diverged))

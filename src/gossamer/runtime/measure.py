@@ -1,0 +1,86 @@
+"""What is measured of the clients' models, and what a record says of its run: the same for every runtime."""
+
+import json
+import platform
+from dataclasses import fields
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gossamer._version import __version__
+from gossamer.algorithms.base import Algorithm
+from gossamer.compression.base import Compressor
+from gossamer.problems.base import Problem
+from gossamer.topology import MixingMatrix
+
+_CLIENTS_TOGETHER = 1024  # models of clients measured at once, where each is a row of a closed form
+
+
+def measure(problem: Problem, models: Tensor) -> dict[str, list[float]]:
+    """By column, one number for each of the (k, clients, d or more) snapshots."""
+    average = models.mean(dim=1, dtype=torch.float64)
+    measured = problem.evaluate(average)
+    apart = (models - average[:, None])[:, :, : problem.d]
+    measured["consensus"] = apart.square().sum(dim=2).mean(dim=1)
+    for name, values in problem.score(average).items():
+        measured[f"test_{name}" if name == "loss" else name] = values
+    for name, values in _score(problem, models.flatten(0, 1)).items():
+        own = values.view(models.shape[:2])
+        measured[f"mean_{name}"] = own.mean(dim=1)
+        measured[f"worst_{name}"] = own.amax(dim=1) if name == "loss" else own.amin(dim=1)
+    return {name: values.tolist() for name, values in measured.items()}
+
+
+def _score(problem: Problem, models: Tensor) -> dict[str, Tensor]:
+    """The clients' own models on the test rows, or f at them where there are none."""
+    scored = problem.score(models)
+    if not scored and problem.measures_clients:
+        parts = torch.split(models, _CLIENTS_TOGETHER)
+        scored = {"loss": torch.cat([problem.evaluate(part)["loss"] for part in parts])}
+    return scored
+
+
+def header(
+    method: Algorithm, problem: Problem, mixing: MixingMatrix, about: dict[str, Any], seed: int
+) -> dict[str, Any]:
+    """The first line of a record."""
+    return settings(method, problem, mixing, about, seed) | {
+        "device": str(problem.device),
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+    }
+
+
+def settings(
+    method: Algorithm, problem: Problem, mixing: MixingMatrix, about: dict[str, Any], seed: int
+) -> dict[str, Any]:
+    """What two runs must have in common to be the same run."""
+    said = {
+        "gossamer": __version__,
+        **about,
+        "seed": seed,
+        "method": describe_method(method),
+        "alpha": alpha_of(method, problem.d),
+        "problem": problem.describe(),
+        "mixing": {
+            "clients": mixing.clients,
+            "edges": mixing.graph.number_of_edges(),
+            "rho": mixing.rho,
+            "C": mixing.C,
+        },
+    }
+    return dict(json.loads(json.dumps(said)))
+
+
+def alpha_of(method: Algorithm, d: int) -> float:
+    """The contraction constant of a method's messages: 1 where nothing is compressed."""
+    compressor = getattr(method, "compressor", None)
+    return compressor.alpha(d) if isinstance(compressor, Compressor) else 1.0
+
+
+def describe_method(method: Algorithm) -> dict[str, Any]:
+    """The settings of a method, as plain data."""
+    settings = {field.name: getattr(method, field.name) for field in fields(method)}  # type: ignore[arg-type]
+    plain = int | float | str | None
+    return {"name": method.title} | {k: v if isinstance(v, plain) else str(v) for k, v in settings.items()}

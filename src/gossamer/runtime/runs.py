@@ -1,0 +1,103 @@
+"""What a run gives back: its record and its final models."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, SupportsIndex, overload
+
+from torch import Tensor
+
+from gossamer.algorithms.base import Algorithm
+from gossamer.errors import DataError
+from gossamer.runtime import checkpoint
+from gossamer.runtime.record import COLUMNS, Record, read_record, record_name
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True)
+class Run:
+    """What `simulate` gives back for one method and one seed."""
+
+    label: str
+    method: Algorithm
+    seed: int
+    record: Record
+    d: int
+    """Coordinates of a model."""
+    snapshot: Tensor
+    """The final models with their buffers, if there are any, behind them, (clients, d or more)."""
+
+    @property
+    def x(self) -> Tensor:
+        """The final models, (clients, d); those before the fatal round if the run diverged."""
+        return self.snapshot[:, : self.d]
+
+    @property
+    def average(self) -> Tensor:
+        """The average of the final models (and of their buffers): what is measured, and what one would deploy."""
+        return self.snapshot.mean(dim=0)
+
+    def __repr__(self) -> str:
+        last = self.record.rows[-1] if self.record.rows else {}
+        about = ", ".join(f"{name}={last[name]:.4g}" for name in ("round", "bits", "loss", "grad_norm") if name in last)
+        return f"Run({self.label!r}, seed={self.seed}, {about}{', diverged' if self.diverged else ''})"
+
+    @property
+    def frame(self) -> "pd.DataFrame":
+        """The measurements, a row for each evaluation."""
+        return self.record.frame
+
+    @property
+    def final(self) -> "pd.Series[Any]":
+        """The last row of the frame."""
+        return self.frame.iloc[-1]
+
+    @property
+    def diverged(self) -> str | None:
+        """A sentence with the round and the likely remedy, if the models did not stay finite."""
+        return self.record.diverged
+
+
+class Runs(list[Run]):
+    """Several runs; a list that can be seen as one frame."""
+
+    @property
+    def frame(self) -> "pd.DataFrame":
+        """All rows, with the columns `method` and `seed` in front."""
+        import pandas as pd
+
+        columns = ["method", "seed", *COLUMNS]
+        frames = [run.frame.assign(method=run.label, seed=run.seed)[columns] for run in self]
+        return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=columns)
+
+    @overload
+    def __getitem__(self, index: SupportsIndex) -> Run: ...
+    @overload
+    def __getitem__(self, index: slice) -> "Runs": ...
+    def __getitem__(self, index: SupportsIndex | slice) -> "Run | Runs":
+        return Runs(super().__getitem__(index)) if isinstance(index, slice) else super().__getitem__(index)
+
+
+def models_path(folder: Path, label: str, seed: int) -> Path:
+    """Where the final models of a run are kept, beside its record."""
+    return folder / Path(record_name(label, seed)).with_suffix(".safetensors")
+
+
+def write_models(folder: Path, run: Run) -> None:
+    """Keep the final models of a run, with their buffers behind them."""
+    about = {"label": run.label, "seed": run.seed, "d": run.d}
+    checkpoint.write(models_path(folder, run.label, run.seed), {"models": run.snapshot}, about)
+
+
+def finished_run(folder: Path, label: str, seed: int, method: Algorithm, header: dict[str, Any]) -> Run | None:
+    """The run that a folder holds, if it is over and was one with these settings."""
+    try:
+        record = read_record(folder / record_name(label, seed))
+        kept = checkpoint.read(models_path(folder, label, seed))
+        same = all(record.header.get(name) == value for name, value in header.items())
+        if record.end is None or not same:
+            return None
+        return Run(label, method, seed, record, int(kept.facts["d"]), kept.tensors["models"])
+    except (DataError, KeyError):
+        return None
