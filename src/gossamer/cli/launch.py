@@ -293,9 +293,13 @@ def _be_a_rank(options: argparse.Namespace) -> int:
         _leave(0)
     except (GossamerError, OSError) as error:
         code = 1 if isinstance(error, RunError | OSError) else 2
-        logger.error(str(error))
-        error_file.write_text(json.dumps({"sentence": str(error), "code": code}))
-        _leave(complain(error, code))
+        where = f" '{error.filename}'" if isinstance(error, OSError) else ""
+        said = (
+            f"Rank {rank} cannot write or read{where}: {error.strerror}." if isinstance(error, OSError) else str(error)
+        )
+        logger.error(said)
+        error_file.write_text(json.dumps({"sentence": said, "code": code}))
+        _leave(complain(said, code))
     except BaseException:
         logger.exception("Rank %d ended by an error of its own.", rank)
         raise

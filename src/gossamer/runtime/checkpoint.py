@@ -4,6 +4,7 @@ A file is in the safetensors format: tensors by name and, in its header, what it
 checksum of the tensors. Nothing in it is ever executed. It is written beside its place, forced to the disk and renamed.
 """
 
+import contextlib
 import json
 import logging
 import math
@@ -103,7 +104,10 @@ class Checkpoints:
     def rounds(self) -> list[int]:
         """The rounds after which there is a file, the latest first."""
         pattern = re.compile(re.escape(self.stem) + r"-round(\d+)\.safetensors")
-        found = [pattern.fullmatch(path.name) for path in self.folder.glob("*.safetensors")]
+        try:
+            found = [pattern.fullmatch(name) for name in os.listdir(self.folder)]
+        except FileNotFoundError:
+            return []
         return sorted((int(match[1]) for match in found if match), reverse=True)
 
     def load(self, round: int) -> Checkpoint:
@@ -127,7 +131,7 @@ class Checkpoints:
         """Remove all of them: the run is over, or begins anew."""
         for round in self.rounds():
             self.path(round).unlink(missing_ok=True)
-        if self.folder.is_dir() and not any(self.folder.iterdir()):
+        with contextlib.suppress(OSError):  # other ranks may still have theirs in it, or remove it themselves
             self.folder.rmdir()
 
 
