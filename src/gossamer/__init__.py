@@ -38,7 +38,7 @@ from gossamer.compression import (
 )
 from gossamer.errors import CodecError, DataError, GossamerError, InputError
 from gossamer.problems import Problem, logistic_regression, module_problem, quadratic
-from gossamer.runtime import Record, Run, Runs, read_record, simulate
+from gossamer.runtime import DecentralizedOptimizer, Record, Run, Runs, read_record, simulate
 from gossamer.topology import MixingMatrix, complete, mixing_matrix, ring
 
 logging.getLogger(__name__).addHandler(logging.NullHandler())  # a library speaks only to who listens
@@ -52,6 +52,7 @@ __all__ = [
     "CodecError",
     "Compressor",
     "DataError",
+    "DecentralizedOptimizer",
     "GossamerError",
     "InputError",
     "Message",

@@ -98,6 +98,8 @@ class Algorithm(ABC):
     """Where the method comes from."""
     messages: ClassVar[int]
     """Messages a round."""
+    lr_may_differ: ClassVar[bool] = False
+    """Whether `round.lr` may be one number a coordinate: what groups of parameters in an optimiser come to."""
     examples: ClassVar[Sequence[Mapping[str, Any]]] = ({"lr": 0.05},)
     """Settings with which the conformance suite tries the class; it adds every compressor where there is one."""
 
@@ -111,6 +113,10 @@ class Algorithm(ABC):
 
     def check_mixing(self, lambda_min: float) -> None:  # noqa: B027 (most methods take any mixing matrix)
         """Refuse a mixing matrix that the method cannot use, given its smallest eigenvalue."""
+
+    def with_minibatch_start(self) -> "Algorithm":
+        """The method for who never sees a full gradient; itself, unless it begins with one."""
+        return self
 
     def remedy(self) -> str:
         """What to try when a run diverges: the settings that most often are too large."""

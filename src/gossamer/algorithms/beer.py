@@ -1,6 +1,6 @@
 """BEER: gradient tracking with compressed messages."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from torch import Tensor
@@ -67,6 +67,7 @@ class BEER(Algorithm):
     title = "BEER"
     paper = "Zhao et al., 2022 (arXiv 2201.13320)"
     messages = 2
+    lr_may_differ = True
     examples = (
         {"lr": 0.05, "gamma": 0.2},
         {"lr": 0.05, "gamma": 0.2, "start": "minibatch"},
@@ -78,6 +79,10 @@ class BEER(Algorithm):
         require_compressor(self.compressor)
         check_choice("start", self.start, ("full", "minibatch"))
         check_choice("tracker", self.tracker, ("stored", "reevaluated"))
+
+    def with_minibatch_start(self) -> "BEER":
+        """With V^0 from the first minibatch."""
+        return replace(self, start="minibatch")
 
     def init(self, x: Tensor) -> BEERState:
         """H^0 = G^0 = 0; V^0 is taken in the first step."""

@@ -54,6 +54,7 @@ class CHOCOSGD(Algorithm):
     title = "CHOCO-SGD"
     paper = "Koloskova et al., 2019 (arXiv 1902.00340)"
     messages = 1
+    lr_may_differ = True
     examples = ({"lr": 0.05, "gamma": 0.2}, {"lr": 0.05, "gamma": 0.2, "order": "stale"})
 
     def __post_init__(self) -> None:

@@ -41,6 +41,7 @@ class D2(Algorithm):
     title = "D2"
     paper = "Tang et al., 2018 (arXiv 1803.07068)"
     messages = 1
+    lr_may_differ = True
 
     def __post_init__(self) -> None:
         settle(self, lr=check_positive("lr", self.lr))

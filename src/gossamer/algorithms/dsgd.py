@@ -38,6 +38,7 @@ class DSGD(Algorithm):
     title = "DSGD"
     paper = "Lian et al., 2017 (arXiv 1705.09056)"
     messages = 1
+    lr_may_differ = True
     examples = ({"lr": 0.05}, {"lr": 0.05, "order": "adapt-then-combine"})
 
     def __post_init__(self) -> None:

@@ -4,6 +4,7 @@ from gossamer.problems.base import Problem
 from gossamer.problems.datasets import Dataset, load
 from gossamer.problems.module import ModuleProblem, module_problem
 from gossamer.problems.networks import cnn, one_hidden_layer, resnet
+from gossamer.problems.partition import split
 from gossamer.problems.quadratic import quadratic
 from gossamer.problems.regression import least_squares, logistic_regression, softmax_regression
 from gossamer.problems.sine import sine_pl
@@ -22,4 +23,5 @@ __all__ = [
     "resnet",
     "sine_pl",
     "softmax_regression",
+    "split",
 ]

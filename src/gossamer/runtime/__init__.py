@@ -1,7 +1,8 @@
-"""Running methods: the simulator and its records."""
+"""Running methods: the simulator, real processes, and their records."""
 
+from gossamer.runtime.optimizer import DecentralizedOptimizer
 from gossamer.runtime.record import Record, read_record
 from gossamer.runtime.runs import Run, Runs
 from gossamer.runtime.simulated import simulate
 
-__all__ = ["Record", "Run", "Runs", "read_record", "simulate"]
+__all__ = ["DecentralizedOptimizer", "Record", "Run", "Runs", "read_record", "simulate"]

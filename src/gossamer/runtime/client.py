@@ -53,6 +53,7 @@ class Client:
         self.stop: int | None = None
         """The round at which every client is to stop, once one of them was told to."""
         self.compression_error: Tensor | None = None
+        self.is_closed = False
 
     def step(self, oracle: Oracle, lr: float | Tensor, *, measure: bool = False) -> None:
         """One round; with `measure`, how much the compressor left out is noted on the way."""
@@ -106,7 +107,13 @@ class Client:
         """Wait for the exchange under way and take leave of the neighbours."""
         if self.links.failure is None:
             self.settle()
+        self.is_closed = True
         self.links.close()
+
+    def abort(self) -> None:
+        """End at once, after a failure."""
+        self.is_closed = True
+        self.links.abort()
 
     def _agree_to_stop(self, at: int) -> None:
         self.stop = at if self.stop is None else min(self.stop, at)

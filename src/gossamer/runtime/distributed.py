@@ -62,17 +62,18 @@ class Ranks:
         texts = [one[: int(n)].numpy().tobytes() for one, n in zip(every, lengths, strict=True)]
         return [json.loads(text) for text in texts]
 
-    def agree(self, facts: dict[str, Any]) -> None:
+    def agree(
+        self, facts: dict[str, Any], remedy: str = "start every rank with the same settings", show: bool = True
+    ) -> None:
         """Raise, on every rank, if any rank's facts are not those of rank 0: the first that differs is named."""
         every = self.share(facts)
         for rank, theirs in enumerate(every):
             for name in every[0] | theirs:
                 one, other = every[0].get(name), theirs.get(name)
                 if one != other:
-                    raise InputError(
-                        f"The ranks do not agree: {name} is {_short(other)} on rank {rank}, but {_short(one)} on rank "
-                        "0; start every rank with the same settings."
-                    )
+                    differ = f"is {_short(other)} on rank {rank}, but {_short(one)} on rank 0"
+                    differ = differ if show else f"on rank {rank} differs from that on rank 0"
+                    raise InputError(f"The ranks do not agree: {name} {differ}; {remedy}.")
 
     def mean(self, x: Tensor) -> Tensor:
         """The mean of every rank's tensor, in float64: a collective, for what is measured and not for training."""

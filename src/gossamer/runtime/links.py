@@ -49,6 +49,8 @@ class Link:
     """Seconds that steps stood still for this neighbour's packets."""
     hidden: float = 0.0
     """Seconds that packets were under way while the step computed."""
+    is_through: bool = False
+    """Whether the neighbour has said goodbye."""
     posted: deque[tuple[Tensor, Any]] = field(default_factory=deque, repr=False)
     arrived: deque[tuple[float, Tensor]] = field(default_factory=deque, repr=False)
     free: deque[Tensor] = field(default_factory=deque, repr=False)
@@ -86,7 +88,7 @@ class Links:
         self.failure: Failure | None = None
         self.links = {neighbor: Link(neighbor) for neighbor in sorted(neighbors)}
         self._tag = _FIRST_TAG + channel
-        self._inbox: queue.SimpleQueue[tuple[int, float, Tensor] | None] = queue.SimpleQueue()
+        self._inbox: queue.SimpleQueue[tuple[int, float, Tensor | None] | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._notices: list[Any] = []
         self._threads = []
@@ -118,6 +120,11 @@ class Links:
         link = self.links[neighbor]
         asked = time.perf_counter()
         while not link.arrived:
+            if self.failure is None and link.is_through:
+                self.fail(
+                    f"Rank {self.ranks.rank} is in round {self.round}, but its neighbour {neighbor} has ended its run; "
+                    "all ranks must take the same number of steps."
+                )
             if self.failure is not None:
                 raise self.error()
             left = asked + self.timeout - time.perf_counter()
@@ -130,7 +137,11 @@ class Links:
                 )
                 raise self.error() from None
             if item is not None:
-                self.links[item[0]].arrived.append(item[1:])
+                source, at, packet = item
+                if packet is None:
+                    self.links[source].is_through = True
+                else:
+                    self.links[source].arrived.append((at, packet))
         arrived, buffer = link.arrived.popleft()
         link.waiting += time.perf_counter() - asked
         link.hidden += max(0.0, min(arrived, asked) - left_at)
@@ -233,6 +244,7 @@ class Links:
                 first = int(buffer[0])
                 if first == _BYE:
                     goodbyes += 1
+                    self._inbox.put((link.neighbor, arrived, None))
                     continue
                 self._post(link)
                 if first == _NOTICE:

@@ -177,12 +177,12 @@ class _Runner:
             raise
         except RunError:
             if client.links.failure is None or not client.links.failure.diverged:
-                self.client.links.abort()
+                client.abort()
                 raise
         except BaseException as error:
             reason = str(error).strip().split("\n")[0] or type(error).__name__
             client.links.fail(f"Rank {client.rank} stopped in round {client.t}: {reason}")
-            client.links.abort()
+            client.abort()
             raise
         client.close()
         return Outcome(

@@ -1,0 +1,393 @@
+"""A `torch.optim.Optimizer` for one client of a network: the same methods, on a training loop of your own."""
+
+import atexit
+import contextlib
+import hashlib
+import logging
+import math
+import os
+import sys
+import weakref
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from gossamer._version import __version__
+from gossamer.algorithms.base import Algorithm
+from gossamer.algorithms.dsgd import DSGD
+from gossamer.compression.base import CODECS, Codec
+from gossamer.errors import GossamerError, InputError, check_choice, check_integer, check_nonnegative, check_positive
+from gossamer.runtime.checkpoint import Checkpoint, Checkpoints, common, needed
+from gossamer.runtime.client import Client
+from gossamer.runtime.distributed import Ranks
+from gossamer.runtime.measure import describe_method
+from gossamer.topology import MixingMatrix
+
+logger = logging.getLogger(__name__)
+
+_GOSSIP_SHRINKS = 1000.0  # how much closer the models come by gossip alone, unless told otherwise
+
+
+class DecentralizedOptimizer(torch.optim.Optimizer):
+    """Trains this process's model together with those of its graph neighbours, and with nobody else.
+
+    Start one process a client with torchrun; each builds the same model, has its own data, and calls `backward` and
+    `step` as with any optimiser. A step sends one packet to each neighbour; BEER needs theirs in the next
+    step only, so packets travel while the next gradient is computed.
+
+    Args:
+        params: Parameters, or groups of them with their own `lr` and `weight_decay`.
+        method: Such as `gossamer.BEER(...)`. What it asks of the full gradient is taken from the first minibatch: an
+            optimiser never sees more.
+        mixing: The mixing matrix, of as many clients as there are processes; rank i is client i.
+        weight_decay: Adds `weight_decay` times the parameters to their gradients, as in `torch.optim.SGD`.
+        seed: Of the compressor's randomness; the same on all ranks.
+        codec: How packets are written: `"fixed"` width, `"entropy"`-coded, or `"auto"`, the shorter of the two.
+        initial: `"check"` that all ranks begin with the same parameters, or `"broadcast"` those of rank 0.
+        timeout: Seconds after which a silent neighbour is an error.
+    """
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        method: Algorithm,
+        mixing: MixingMatrix,
+        *,
+        weight_decay: float = 0.0,
+        seed: int = 0,
+        codec: Codec = "fixed",
+        initial: Literal["check", "broadcast"] = "check",
+        timeout: float = 60.0,
+    ) -> None:
+        if not isinstance(method, Algorithm):
+            raise InputError(f"`method` must be a method such as gossamer.BEER(...), got {method!r}.")
+        if not isinstance(mixing, MixingMatrix):
+            raise InputError(f"`mixing` must be made by gossamer.mixing_matrix(graph), got {type(mixing).__name__}.")
+        check_choice("initial", initial, ("check", "broadcast"))
+        check_choice("codec", codec, CODECS)
+        self._client: Client | None = None
+        self._mixing, self._method = mixing, method.with_minibatch_start()
+        super().__init__(params, {"lr": method.lr, "weight_decay": check_nonnegative("weight_decay", weight_decay)})
+        self._parameters = [p for group in self.param_groups for p in group["params"]]
+        self._check_parameters()
+        x = torch.cat([p.detach().reshape(-1) for p in self._parameters])[None]
+        compressor = getattr(method, "compressor", None)
+        if compressor is not None:
+            compressor.alpha(x.shape[1])
+        method.check_mixing(mixing.lambda_min)
+        self._ranks = Ranks(check_positive("timeout", timeout))
+        if self._ranks.size != mixing.clients:
+            raise InputError(
+                f"The mixing matrix is of {mixing.clients} clients, but {self._ranks.size} processes were started: "
+                "one process a client."
+            )
+        facts = self._facts(x, seed, codec)
+        self._ranks.agree(facts | {"`initial`": initial})
+        if initial == "broadcast":
+            x = self._ranks.broadcast(x)
+        else:
+            self._ranks.agree(
+                {"the initial model": _digest(x.detach().cpu().numpy().tobytes())},
+                "call torch.manual_seed with the same seed before you make the model, or pass initial='broadcast'",
+                show=False,
+            )
+        run = zlib.crc32(str(self._ranks.share(os.urandom(8).hex())[0]).encode())
+        self._identity = {"client": self._ranks.rank, **facts}
+        self._client = Client(self._method, mixing, self._ranks, x, seed=seed, codec=codec, run=run)
+        self._gossips = 0
+        self._sizes = [p.numel() for p in self._parameters]
+        self._place(self._client.state.x)
+        # A process that ends while its threads still listen would be torn down under their feet.
+        self._at_exit = _at_exit(weakref.ref(self))
+        atexit.register(self._at_exit)
+
+    def _check_parameters(self) -> None:
+        kinds = {(p.dtype, p.device) for p in self._parameters}
+        if len(kinds) > 1 or next(iter(kinds))[0] not in (torch.float32, torch.float64):
+            found = ", ".join(sorted(f"{str(dtype)[6:]} on {device}" for dtype, device in kinds))
+            raise InputError(
+                f"The parameters must all be float32, or all float64, on one device, got {found}; for mixed precision "
+                "keep them in float32 and use torch.autocast."
+            )
+        for group in self.param_groups:
+            for name in group:
+                if name not in ("params", "param_names", "lr", "weight_decay"):
+                    raise InputError(f"A group of parameters takes `lr` and `weight_decay`, got {name!r}.")
+        if len(self.param_groups) > 1 and not self._method.lr_may_differ:
+            raise InputError(
+                f"{self._method.title} has one step size for all parameters, got {len(self.param_groups)} groups."
+            )
+
+    def _facts(self, x: Tensor, seed: int, codec: str) -> dict[str, Any]:
+        """What all ranks must have in common."""
+        shapes = [tuple(p.shape) for p in self._parameters]
+        return {
+            "Gossamer's version": __version__,
+            **{f"the method's {name}": value for name, value in describe_method(self._method).items()},
+            "the mixing matrix": _digest(self._mixing.matrix.tobytes()),
+            "the number of parameters": x.shape[1],
+            "the list of the parameters' shapes": _digest(str(shapes).encode()),
+            "the type of the parameters": str(x.dtype)[6:],
+            "`seed`": check_integer("seed", seed, 0, 2**64 - 1),
+            "`codec`": codec,
+        }
+
+    @property
+    def client(self) -> Client:
+        """This process's half of the method: its state, its links and what went over them."""
+        assert self._client is not None
+        return self._client
+
+    @property
+    def rounds(self) -> int:
+        """Steps done."""
+        return self.client.t
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """One round, from the gradients that `backward` left, or that the closure makes.
+
+        Methods that take gradients at several points of a round need the closure: it is called once more for each.
+        """
+        loss = None
+        try:
+            if closure is not None:
+                with torch.enable_grad():
+                    loss = closure()
+            with torch.no_grad():
+                self.client.step(_LoopOracle(self, closure), self._lr(), measure=False)
+                self._place(self.client.state.x)
+        except BaseException as error:
+            self._give_up(error)
+            raise
+        return loss
+
+    def _lr(self) -> float | Tensor:
+        """The step size after any schedule; one a coordinate where groups differ."""
+        rates = [float(group["lr"]) for group in self.param_groups]
+        return rates[0] if len(set(rates)) == 1 else self._spread(rates)
+
+    def _spread(self, values: list[float]) -> Tensor:
+        """(1, d): one value a group, for each of its coordinates."""
+        sizes = torch.tensor([sum(p.numel() for p in group["params"]) for group in self.param_groups])
+        x = self.client.state.x
+        return torch.repeat_interleave(torch.tensor(values, dtype=x.dtype), sizes).to(x.device)[None]
+
+    def _place(self, x: Tensor) -> None:
+        """Have the parameters be this row; they share its memory."""
+        for p, piece in zip(self._parameters, torch.split(x[0], self._sizes), strict=True):
+            p.data = piece.view(p.shape)
+
+    def _gradient(self, x: Tensor) -> Tensor:
+        """(1, d): what the parameters' gradients are, with weight decay."""
+        for number, p in enumerate(self._parameters):
+            if p.grad is None or p.grad.is_sparse:
+                kind = "no" if p.grad is None else "a sparse"
+                raise InputError(
+                    f"{self._name(number)} has {kind} gradient in round {self.rounds} on rank {self._ranks.rank}; call "
+                    "backward before step, and leave out parameters that the loss does not use."
+                )
+        gradient = torch.cat([p.grad.reshape(-1) for p in self._parameters if p.grad is not None])[None]
+        decays = [float(group["weight_decay"]) for group in self.param_groups]
+        if any(decays):
+            gradient = gradient + (decays[0] if len(set(decays)) == 1 else self._spread(decays)) * x
+        return gradient
+
+    def _name(self, number: int) -> str:
+        names = [name for group in self.param_groups for name in group.get("param_names", [])]
+        known = f" {names[number]!r}" if number < len(names) else f" {number}"
+        return f"Parameter{known}, of shape {tuple(self._parameters[number].shape)},"
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """As in any optimiser, while it is made; afterwards the vector that travels has its length."""
+        if self._client is not None:
+            raise InputError("Parameters cannot be added to a DecentralizedOptimizer; name them all when you make it.")
+        super().add_param_group(param_group)
+
+    # Measuring
+
+    @contextlib.contextmanager
+    def average_model(
+        self, model: nn.Module | None = None, *, how: Literal["exact", "gossip"] = "exact", rounds: int | None = None
+    ) -> Iterator[None]:
+        """Inside it, the parameters are the average of all clients' (and so are the model's buffers, if it is given).
+
+        All ranks enter it after the same step. `"exact"` averages by a collective over all processes; `"gossip"` talks
+        to neighbours only, in full precision, for so many `rounds`: by default as many as bring the models a thousand
+        times closer together.
+        """
+        check_choice("how", how, ("exact", "gossip"))
+        own = self.client.state.x
+        floats = [] if model is None else [b for b in model.buffers() if b.is_floating_point()]
+        kept = [b.detach().clone() for b in floats]
+        together = torch.cat([own[0], *(b.reshape(-1).to(own) for b in kept)])[None]
+        average = self._ranks.mean(together) if how == "exact" else self._gossip(together, rounds)
+        with torch.no_grad():
+            self._place(average[:, : own.shape[1]].clone())
+            pieces = torch.split(average[0, own.shape[1] :], [b.numel() for b in floats])
+            for b, piece in zip(floats, pieces, strict=True):
+                b.copy_(piece.view(b.shape))
+        try:
+            yield
+        finally:
+            with torch.no_grad():
+                self._place(own)
+                for b, value in zip(floats, kept, strict=True):
+                    b.copy_(value)
+
+    def _gossip(self, x: Tensor, rounds: int | None) -> Tensor:
+        """W x, so many times over: DSGD where every gradient is zero."""
+        slowest = 1 - self._mixing.rho
+        enough = 1 if slowest < 1e-12 else math.ceil(math.log(_GOSSIP_SHRINKS) / -math.log(slowest))
+        many = enough if rounds is None else check_integer("rounds", rounds, 1)
+        self._gossips += 1
+        run, channel = self.client.run ^ self._gossips, 1 + self._gossips % 4096
+        client = Client(DSGD(lr=1.0), self._mixing, self._ranks, x, run=run, channel=channel)
+        for _ in range(many):
+            client.step(_Zero(), 0.0)
+        client.close()
+        mixed: Tensor = client.state.x
+        return mixed
+
+    # Saving
+
+    def state_dict(self) -> dict[str, Any]:
+        """As of any optimiser, with the method's state; the exchange under way is waited for."""
+        tensors, facts = self.client.save()
+        tensors = {name: tensor.clone() for name, tensor in tensors.items()}
+        return super().state_dict() | {"client": {"tensors": tensors, "facts": facts, "identity": self._identity}}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on from a `state_dict` of the same method, network and rank; the parameters are set, too."""
+        kept = state_dict.get("client")
+        if not isinstance(kept, dict) or kept.get("identity") != self._identity:
+            raise InputError(f"The state is not one of rank {self._ranks.rank} with this method and this network.")
+        rest = {name: value for name, value in state_dict.items() if name != "client"}
+        super().load_state_dict(rest)
+        self.client.restore(Checkpoint(kept["facts"], {name: x.clone() for name, x in kept["tensors"].items()}))
+        self._place(self.client.state.x)
+
+    def save(self, folder: str | os.PathLike[str], *, every: int = 1, model: nn.Module | None = None) -> None:
+        """Write a checkpoint of this rank, atomically; old ones are removed.
+
+        Ranks may be some rounds apart, so enough are kept for all to have one in common if `every` is how often you
+        save. The model's buffers are kept too, if it is given.
+        """
+        tensors, facts = self.client.save()
+        if model is not None:
+            tensors |= {f"buffers.{name}": buffer for name, buffer in model.named_buffers()}
+        rates = [[group["lr"], group.get("initial_lr")] for group in self.param_groups]
+        self._checkpoints(folder, every).save(self.rounds, tensors, facts | {"lr": rates})
+
+    def resume(self, folder: str | os.PathLike[str], *, model: nn.Module | None = None) -> int:
+        """Go back to the latest checkpoint that all ranks have in a folder; 0, and nothing changed, if there is none.
+
+        Called by all ranks, before the first step.
+        """
+        found = {checkpoint.round: checkpoint for checkpoint in self._checkpoints(folder, 1).usable()}
+        start = common(self._ranks.share(sorted(found)))
+        if start is None:
+            return 0
+        self.client.restore(found[start])
+        self._place(self.client.state.x)
+        for group, (lr, initial) in zip(self.param_groups, found[start].facts["lr"], strict=True):
+            group["lr"] = lr
+            if initial is not None:
+                group["initial_lr"] = initial
+        if model is not None:
+            with torch.no_grad():
+                for name, buffer in model.named_buffers():
+                    buffer.copy_(found[start].tensors[f"buffers.{name}"])
+        return start
+
+    def _checkpoints(self, folder: str | os.PathLike[str], every: int) -> Checkpoints:
+        keep = needed(self._mixing.diameter, check_integer("every", every, 1))
+        return Checkpoints(Path(folder), f"client{self._ranks.rank}", self._identity, keep)
+
+    # Ending
+
+    def ask_to_stop(self) -> None:
+        """Have all ranks stop after the same step, by a word in the packets: for a handler of SIGTERM, say."""
+        self.client.ask_to_stop()
+
+    @property
+    def should_stop(self) -> bool:
+        """Whether this is the step after which all ranks stop, because one was asked to."""
+        return self.client.stop is not None and self.client.t >= self.client.stop
+
+    def close(self) -> None:
+        """Take leave of the neighbours; done at the end of the program, too."""
+        atexit.unregister(self._at_exit)
+        if not self.client.is_closed:
+            self.client.close()
+
+    def _give_up(self, error: BaseException) -> None:
+        """Tell the neighbours why no more packets will come."""
+        if isinstance(error, GossamerError):
+            said = str(error)
+        else:
+            said = f"Rank {self._ranks.rank} stopped in round {self.rounds}: {type(error).__name__}: {error}"
+        self.client.links.fail(said.split("\n")[0])
+        self.client.abort()
+        atexit.unregister(self._at_exit)
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()[:16]
+
+
+class _LoopOracle:
+    """Gradients as a training loop has them: at the model itself what `backward` left, elsewhere by the closure."""
+
+    def __init__(self, optimizer: DecentralizedOptimizer, closure: Callable[[], Any] | None) -> None:
+        self._optimizer, self._closure = optimizer, closure
+
+    def __call__(self, x: Tensor) -> Tensor:
+        optimizer = self._optimizer
+        own = optimizer.client.state.x
+        if x is own:
+            return optimizer._gradient(x)
+        if self._closure is None:
+            raise InputError(
+                f"{optimizer._method.title} takes gradients at several points of a round; pass a closure to step() "
+                "that calls zero_grad, computes the loss and calls backward."
+            )
+        optimizer._place(x)
+        with torch.enable_grad():
+            self._closure()
+        gradient = optimizer._gradient(x)
+        optimizer._place(own)
+        return gradient
+
+    def full(self, x: Tensor) -> Tensor:
+        raise InputError(f"{self._optimizer._method.title} asks for full gradients, which an optimiser never sees.")
+
+
+class _Zero:
+    def __call__(self, x: Tensor) -> Tensor:
+        return torch.zeros_like(x)
+
+    def full(self, x: Tensor) -> Tensor:
+        return torch.zeros_like(x)
+
+
+def _at_exit(optimizer: "weakref.ref[DecentralizedOptimizer]") -> Callable[[], None]:
+    """Close an optimiser that nobody closed, or tell its neighbours of the error that ends the program."""
+
+    def leave() -> None:
+        one = optimizer()
+        if one is None or one.client.is_closed:
+            return
+        error = getattr(sys, "last_value", None)
+        try:
+            if error is not None:
+                one._give_up(error)
+            else:
+                one.close()
+        except (GossamerError, RuntimeError, ValueError) as failure:  # torch's, where the group is gone already
+            logger.error("Leaving the neighbours failed: %s", failure)
+
+    return leave
