@@ -140,12 +140,9 @@ class Client:
             theirs: Sequence[Message | None]
             theirs = messages if j == self.rank else self._receive(j, t, messages, present, left_at)
             for number in present:
-                q = theirs[number].dense()  # type: ignore[union-attr]
-                q = q.to(self.streams.device)
-                if sums[number] is zero:
-                    sums[number] = q.double() * self.weights[j]
-                else:
-                    sums[number].add_(q, alpha=self.weights[j])
+                q = theirs[number].dense().to(self.streams.device)  # type: ignore[union-attr]
+                part = q.double() * self.weights[j]
+                sums[number] = part if sums[number] is zero else sums[number].add_(part)
         return tuple(sums)
 
     def _receive(

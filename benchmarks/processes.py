@@ -1,0 +1,341 @@
+"""The cost of a round between two real processes, against gloo's own exchange of as many bytes.
+
+    python benchmarks/processes.py [--blocks 9] [--json]
+    python benchmarks/processes.py --ranks 32 [--json]
+
+Two ranks on loopback, one thread each, run rounds in float32 with an oracle that only hands out a gradient made
+beforehand. Every block measures, one after the other and on both ranks at the same time:
+
+    step    client.step
+    alone   the same step without a network: the neighbour's packet is our own under the neighbour's number, so it is
+            compressed, encoded, checked, decoded and added up as ever, but never sent
+    plain   the same step with isend, irecv and two waits of gloo in place of our links
+    bare    a packet through our links, there and back, and no step around it
+    gloo    isend, irecv and two waits of as many bytes, and no step around it
+
+The price of the exchange is step - alone. It is set against `gloo`, and should be at most 1.5 times that; and against
+plain - alone, for gloo costs more in a step than in a loop of its own. There the step's thread sleeps and gloo's has a
+core for itself; here both want one at the same time, and gloo's spins while another thread holds its connection. So
+where there are fewer cores than threads (three a rank) the fair comparisons are with `plain`, and `bare / gloo`.
+
+Times are in milliseconds: medians over the rounds of a block, then over the blocks of both ranks. With `--ranks`, a
+ring of that many ranks runs 100 rounds of BEER instead, with d = 124.
+"""
+
+import argparse
+import json
+import multiprocessing
+import os
+import pickle
+import socket
+import time
+import traceback
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from statistics import median
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+import gossamer as gs
+from gossamer.algorithms.base import Algorithm
+from gossamer.compression.wire import varint, varint_size
+from gossamer.runtime.client import Client
+from gossamer.runtime.distributed import Ranks
+from gossamer.runtime.links import Link, Links
+
+TIMES = ("step", "alone", "plain", "bare", "gloo")
+GLOO_TAG, PLAIN_TAG = 1, 2
+BEGINNING = 5  # bytes before the round's number
+_fork = multiprocessing.get_context("fork")
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is measured: a method, and how many rounds a block takes."""
+
+    method: Algorithm
+    d: int
+    rounds: int
+
+
+def beer() -> Algorithm:
+    return gs.BEER(lr=1e-3, gamma=0.5, compressor=gs.gsgd(5))
+
+
+CASES = (
+    Case(beer(), 124, 200),
+    Case(beer(), 25_450, 100),
+    Case(beer(), 1_000_000, 12),
+    Case(gs.DSGD(lr=1e-3), 25_450, 200),
+    Case(gs.DSGD(lr=1e-3), 1_000_000, 25),
+)
+
+
+class Given:
+    """An oracle that costs nothing."""
+
+    def __init__(self, rank: int, d: int) -> None:
+        self.gradient = torch.randn(1, d, generator=torch.Generator().manual_seed(rank))
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """The one gradient."""
+        return self.gradient
+
+    def full(self, x: Tensor) -> Tensor:
+        """The same."""
+        return self.gradient
+
+
+class Echo(Links):
+    """Links to nobody: what a neighbour would have sent is our own packet under its number."""
+
+    def __init__(self, rank: int, neighbors: Sequence[int], capacity: int) -> None:
+        self.rank, self.capacity, self.failure, self.round = rank, capacity, None, 0
+        self.links = {neighbor: Link(neighbor) for neighbor in neighbors}
+        self.buffers = {neighbor: torch.empty(capacity, dtype=torch.uint8) for neighbor in neighbors}
+        self.length = 0
+        self.forging = 0.0
+        """Seconds taken to put other numbers into packets: no part of a step."""
+
+    def send(self, packet: bytes) -> None:
+        """Keep it for each neighbour's turn."""
+        began = time.perf_counter()
+        self.length = len(packet)
+        at = BEGINNING + varint_size(self.round)
+        for neighbor, buffer in self.buffers.items():
+            body = packet[:at] + varint(neighbor) + packet[at + varint_size(self.rank) : -4]
+            forged = body + zlib.crc32(body).to_bytes(4, "little")
+            buffer[: len(forged)] = torch.frombuffer(bytearray(forged), dtype=torch.uint8)
+        self.forging += time.perf_counter() - began
+
+    def receive(self, neighbor: int, left_at: float) -> Tensor:
+        """The buffer, which is never posted again."""
+        return self.buffers[neighbor]
+
+    def close(self) -> None:
+        """Nobody to take leave of."""
+
+
+class Plain(Links):
+    """Links as one would first write them: a receive is posted when a packet leaves, and the step waits for both."""
+
+    def __init__(self, ranks: Ranks, neighbors: Sequence[int], capacity: int, tag: int) -> None:
+        self.ranks, self.capacity, self.failure, self.round, self.tag = ranks, capacity, None, 0, tag
+        self.links = {neighbor: Link(neighbor) for neighbor in neighbors}
+
+    def send(self, packet: bytes) -> None:
+        """Start both."""
+        tensor = torch.frombuffer(bytearray(packet), dtype=torch.uint8)
+        for neighbor, link in self.links.items():
+            buffer = link.free.popleft() if link.free else torch.empty(self.capacity, dtype=torch.uint8)
+            link.sends.append(self.ranks.isend(tensor, neighbor, self.tag))
+            link.posted.append((buffer, self.ranks.irecv(buffer, neighbor, self.tag)))
+
+    def receive(self, neighbor: int, left_at: float) -> Tensor:
+        """Wait for both."""
+        link = self.links[neighbor]
+        buffer, work = link.posted.popleft()
+        work.wait()
+        link.sends.popleft().wait()
+        return buffer
+
+    def close(self) -> None:
+        """Nothing is posted ahead."""
+
+
+def step_times(client: Client, oracle: Given, rounds: int) -> list[float]:
+    """Seconds of each round, less what an echo's forging took."""
+    links, taken = client.links, []
+    for _ in range(rounds):
+        aside = links.forging if isinstance(links, Echo) else 0.0
+        began = time.perf_counter()
+        client.step(oracle, client.method.lr)
+        ended = time.perf_counter()
+        aside = links.forging - aside if isinstance(links, Echo) else 0.0
+        taken.append(ended - began - aside)
+    return taken
+
+
+def bare_times(links: Links, length: int, rounds: int) -> list[float]:
+    """Seconds of each exchange of packets that nobody reads."""
+    (neighbor,), packet, taken = links.links, b"\xb1" * length, []
+    for _ in range(rounds):
+        began = time.perf_counter()
+        links.send(packet)
+        links.release(neighbor, links.receive(neighbor, began), length)
+        taken.append(time.perf_counter() - began)
+    return taken
+
+
+def gloo_times(ranks: Ranks, length: int, rounds: int) -> list[float]:
+    """Seconds of each plain exchange."""
+    mine, theirs = (torch.zeros(length, dtype=torch.uint8) for _ in range(2))
+    taken = []
+    for _ in range(rounds):
+        began = time.perf_counter()
+        sending = ranks.isend(mine, 1 - ranks.rank, GLOO_TAG)
+        receiving = ranks.irecv(theirs, 1 - ranks.rank, GLOO_TAG)
+        receiving.wait()
+        sending.wait()
+        taken.append(time.perf_counter() - began)
+    return taken
+
+
+def measure(rank: int, cases: Sequence[Case], blocks: int) -> list[dict[str, Any]]:
+    """What one of two ranks sees, case by case."""
+    ranks, mixing = Ranks(60), gs.mixing_matrix(gs.ring(2))
+    results = []
+    for number, case in enumerate(cases):
+        oracle, start = Given(rank, case.d), torch.zeros(1, case.d)
+        joined, alone, plain = (
+            Client(case.method, mixing, ranks, start, run=number, channel=3 * number + kind) for kind in range(3)
+        )
+        for client in (alone, plain):
+            client.links.close()
+        capacity = joined.links.capacity
+        echo = alone.links = Echo(rank, [1 - rank], capacity)
+        plain.links = Plain(ranks, [1 - rank], capacity, PLAIN_TAG)
+        for client in (joined, alone, plain):
+            step_times(client, oracle, 3)
+        turns: dict[str, Callable[[], list[float]]] = {
+            "step": partial(step_times, joined, oracle, case.rounds),
+            "alone": partial(step_times, alone, oracle, case.rounds),
+            "plain": partial(step_times, plain, oracle, case.rounds),
+            "bare": partial(bare_times, joined.links, echo.length, case.rounds),
+            "gloo": partial(gloo_times, ranks, echo.length, case.rounds),
+        }
+        seen: dict[str, list[float]] = {name: [] for name in turns}
+        for _ in range(blocks):
+            for name, turn in turns.items():
+                joined.settle()
+                plain.settle()
+                dist.barrier()
+                seen[name].append(median(turn()))
+        joined.close()
+        results.append({"bytes": echo.length, **seen})
+    ranks.leave()
+    return results
+
+
+def ring(rank: int, size: int, rounds: int) -> dict[str, Any]:
+    """What one of many ranks sees."""
+    ranks, d = Ranks(120), 124
+    client = Client(beer(), gs.mixing_matrix(gs.ring(size)), ranks, torch.zeros(1, d))
+    oracle = Given(rank, d)
+    step_times(client, oracle, 3)
+    dist.barrier()
+    began = time.perf_counter()
+    taken = step_times(client, oracle, rounds)
+    client.settle()
+    mean = (time.perf_counter() - began) / rounds
+    client.close()
+    ranks.leave()
+    return {"mean": mean, "median": median(taken)}
+
+
+def spawn(ranks: int, function: Callable[..., Any], *arguments: Any, seconds: float) -> list[Any]:
+    """What the function returns on each rank; the ranks are forks of this process."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = int(probe.getsockname()[1])
+    processes, pipes = [], []
+    try:
+        for rank in range(ranks):
+            ours, theirs = _fork.Pipe(duplex=False)
+            process = _fork.Process(target=run, args=(theirs, rank, ranks, port, function, arguments), daemon=True)
+            process.start()
+            theirs.close()
+            processes.append(process)
+            pipes.append(ours)
+        results = []
+        for rank, pipe in enumerate(pipes):
+            if not pipe.poll(seconds):
+                raise SystemExit(f"Rank {rank} said nothing for {seconds:g} s.")
+            results.append(pickle.loads(pipe.recv_bytes()))
+            if isinstance(results[-1], Exception):
+                raise SystemExit("".join(results[-1].__notes__))
+        return results
+    finally:
+        for process in processes:
+            process.join(1)
+            process.kill()
+
+
+def run(pipe: Any, rank: int, ranks: int, port: int, function: Callable[..., Any], arguments: Any) -> None:
+    """One rank."""
+    os.environ |= {
+        "RANK": str(rank),
+        "WORLD_SIZE": str(ranks),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+    }
+    try:
+        result = function(rank, *arguments)
+    except Exception as error:
+        error.add_note(traceback.format_exc())
+        result = error
+    pipe.send_bytes(pickle.dumps(result))
+
+
+def rows(cases: Sequence[Case], ranks: Sequence[Sequence[dict[str, Any]]]) -> list[dict[str, Any]]:
+    """One line a case, from what both ranks saw."""
+    lines = []
+    for case, *both in zip(cases, *ranks, strict=True):
+        seen = {name: [1e3 * block for rank in both for block in rank[name]] for name in TIMES}
+        times = {name: median(blocks) for name, blocks in seen.items()}
+        ours, theirs = (
+            median(turn - alone for turn, alone in zip(seen[name], seen["alone"], strict=True))
+            for name in ("step", "plain")
+        )
+        lines.append(
+            {"method": case.method.title, "d": case.d, "bytes": both[0]["bytes"], **times}
+            | {"exchange": ours, "exchange / gloo": ours / times["gloo"], "exchange / plain": ours / theirs}
+            | {"bare / gloo": times["bare"] / times["gloo"]}
+        )
+    return lines
+
+
+def show(lines: Sequence[dict[str, Any]]) -> None:
+    print("                packet      time in ms of                                         exchange /")
+    print("method       d   bytes        step    alone    plain     bare     gloo  exchange   gloo  plain  bare / gloo")
+    for line in lines:
+        print(
+            f"{line['method']:4} {line['d']:>9,} {line['bytes']:>9,} "
+            + " ".join(f"{line[name]:8.3f}" for name in TIMES)
+            + f" {line['exchange']:9.3f} {line['exchange / gloo']:6.2f} {line['exchange / plain']:6.2f} "
+            + f"{line['bare / gloo']:12.2f}"
+        )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--blocks", type=int, default=9, help="turns of the three measurements")
+    parser.add_argument("--ranks", type=int, help="run a ring of this many ranks instead")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+
+    if options.ranks:
+        seen = spawn(options.ranks, ring, options.ranks, 100, seconds=300)
+        means, medians = ([1e3 * one[name] for one in seen] for name in ("mean", "median"))
+        if options.json:
+            print(json.dumps({"ranks": options.ranks, "ms": max(means), "median ms": median(medians)}, indent=2))
+        else:
+            print(f"BEER, gsgd(5), d = 124, ring of {options.ranks}: {max(means):.2f} ms a round over 100 rounds;")
+            print(f"the median rank's median round took {median(medians):.2f} ms.")
+        return
+
+    lines = rows(CASES, spawn(2, measure, CASES, options.blocks, seconds=600))
+    if options.json:
+        print(json.dumps(lines, indent=2))
+    else:
+        show(lines)
+
+
+if __name__ == "__main__":
+    main()
