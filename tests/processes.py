@@ -4,6 +4,7 @@ import multiprocessing
 import os
 import pickle
 import socket
+import time
 import traceback
 from collections.abc import Callable
 from typing import Any
@@ -30,17 +31,21 @@ def spawn(ranks: int, function: Callable[..., Any], *arguments: Any, seconds: fl
         theirs.close()
         pipes.append((process, ours))
     results: list[Any] = []
-    for process, pipe in pipes:
-        try:
-            answered = pipe.poll(seconds)
-            results.append(pickle.loads(pipe.recv_bytes()) if answered else TimeoutError("a rank did not answer"))
-        except EOFError:
-            results.append(None)  # killed
-        process.join(5)
-        if process.is_alive():
+    deadline = time.monotonic() + seconds
+    try:
+        for process, pipe in pipes:
+            try:
+                answered = pipe.poll(max(0.0, deadline - time.monotonic()))
+                results.append(pickle.loads(pipe.recv_bytes()) if answered else TimeoutError("a rank did not answer"))
+            except EOFError:
+                results.append(None)  # killed
+            process.join(5)
+            if process.is_alive():
+                results[-1] = TimeoutError("a rank did not end")
+    finally:
+        for process, _ in pipes:
             process.kill()
             process.join()
-            results[-1] = TimeoutError("a rank did not end")
     return results
 
 

@@ -179,6 +179,9 @@ def _add_launch(add: Any, add_output: Any) -> None:
     launch.add_argument("--checkpoint-every", type=int, metavar="K", help="rounds (default: a tenth of them)")
     launch.add_argument("--max-restarts", type=int, metavar="N", help="begin again from the checkpoints when ranks die")
     launch.add_argument("--timeout", type=float, default=60.0, metavar="S", help="for a silent neighbour (default: 60)")
+    launch.add_argument(
+        "--transport", choices=["gloo", "nccl"], default="gloo", help="nccl: from GPU to GPU (default: gloo, over TCP)"
+    )
     launch.add_argument("--tensorboard", metavar="DIR", help="write events of every rank there while it runs")
     launch.add_argument("--hosts", metavar="A,B:2", help="start on these hosts, with as many clients if so said")
     launch.add_argument("--rsh", default="ssh", help="how a command is run on a host (default: ssh)")

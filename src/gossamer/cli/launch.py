@@ -156,7 +156,7 @@ def _torchrun(flags: dict[str, Any]) -> list[str]:
 
 def _worker_arguments(options: argparse.Namespace) -> Iterator[str]:
     yield from ("-m", "gossamer", "launch", options.spec, "-o", str(_folder(options)))
-    for name in ("data_dir", "device", "timeout", "checkpoint_every", "tensorboard"):
+    for name in ("data_dir", "device", "timeout", "checkpoint_every", "tensorboard", "transport"):
         if getattr(options, name) is not None:
             yield from (f"--{name.replace('_', '-')}", str(getattr(options, name)))
     if options.resume:
@@ -326,6 +326,7 @@ def _work(options: argparse.Namespace, folder: Path, rank: int, attempt: int) ->
             checkpoint_every=options.checkpoint_every,
             resume=options.resume or attempt > 0,
             is_reporter=os.environ.get("GOSSAMER_REPORTER") == "1",
+            transport=options.transport,
             tensorboard=None if options.tensorboard is None else Path(options.tensorboard),
             progress=progress,
             should_stop=should_stop,

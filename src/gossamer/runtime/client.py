@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -15,8 +15,11 @@ from gossamer.errors import CodecError, NonFiniteError
 from gossamer.runtime.checkpoint import Checkpoint, pack, unpack
 from gossamer.runtime.distributed import Ranks
 from gossamer.runtime.links import LEAST_CAPACITY, Links
+from gossamer.runtime.nccl import NcclLinks
 from gossamer.streams import Streams
 from gossamer.topology import MixingMatrix
+
+Transport = Literal["gloo", "nccl"]
 
 _HEADER = 160  # bytes around the messages of a packet, at the most
 
@@ -35,6 +38,7 @@ class Client:
         codec: Codec = "fixed",
         run: int = 0,
         channel: int = 0,
+        transport: Transport = "gloo",
     ) -> None:
         self.method, self.ranks, self.codec, self.run = method, ranks, codec, run
         self.rank = ranks.rank
@@ -43,7 +47,12 @@ class Client:
         self.weights = {int(j): float(w) for j, w in zip(row.col, row.data, strict=True) if w or j == self.rank}
         neighbors = mixing.neighbors(self.rank)
         self.weights |= {j: 0.0 for j in (*neighbors, self.rank) if j not in self.weights}
-        self.links = Links(ranks, neighbors, _capacity(method, x.shape[1], x.dtype, codec), run, channel)
+        capacity = _capacity(method, x.shape[1], x.dtype, codec)
+        if transport == "nccl":
+            ranks.open_device_group()
+            self.links: Links = NcclLinks(ranks, neighbors, capacity, run, channel, x.device)
+        else:
+            self.links = Links(ranks, neighbors, capacity, run, channel)
         self.diameter = mixing.diameter
         self.t = 0
         self.state: State = method.init(x)

@@ -6,7 +6,7 @@ import json
 import os
 import socket
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from typing import Any
 
@@ -28,6 +28,8 @@ class Ranks:
     Collectives are used here alone; between the first round and the last there are packets between neighbours only.
     """
 
+    device_backend = "nccl"
+
     def __init__(self, timeout: float = 60.0) -> None:
         self.timeout = timeout
         limit = timedelta(seconds=max(timeout, _START_SECONDS))
@@ -45,6 +47,8 @@ class Ranks:
             # its time limits and its tags to itself.
             with self._settling("found the others"):
                 self._group = dist.new_group(backend="gloo", timeout=limit)
+        self._pairs: Any = dist.group.WORLD if self._group is None else self._group
+        self._device_group: Any = None
         self.unheard: list[Any] = []
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
 
@@ -120,11 +124,30 @@ class Ranks:
 
     def isend(self, tensor: Tensor, to: int, tag: int) -> Any:
         """Start to send; the tensor must stay as it is until the work was waited for."""
-        return dist.isend(tensor, dst=to, group=self._group, tag=tag)
+        return self._pairs.send([tensor], to, tag)  # as dist.isend does, without looking the group up every time
 
     def irecv(self, tensor: Tensor, source: int, tag: int) -> Any:
         """Post a receive."""
-        return dist.irecv(tensor, src=source, group=self._group, tag=tag)
+        return self._pairs.recv([tensor], source, tag)
+
+    def open_device_group(self) -> None:
+        """Have NCCL connect the GPUs of all ranks, for `exchange_on_device`."""
+        if self._device_group is None:
+            with self._settling("opened NCCL"):
+                self._device_group = dist.new_group(backend=self.device_backend)
+
+    def exchange_on_device(self, outgoing: Mapping[int, Tensor], incoming: Mapping[int, Tensor]) -> list[Any]:
+        """Start to send and to receive, in one go: NCCL would deadlock if ranks began with different neighbours."""
+        operations = [dist.P2POp(dist.isend, x, peer, self._device_group) for peer, x in outgoing.items()]
+        operations += [dist.P2POp(dist.irecv, x, peer, self._device_group) for peer, x in incoming.items()]
+        return list(dist.batch_isend_irecv(operations))
+
+    def is_done(self, work: Any) -> bool:
+        """Whether it is over; gloo, which stands in for NCCL in tests, can only wait for it, and that once."""
+        if self.device_backend == "gloo":
+            work.wait()
+            return True
+        return bool(work.is_completed())
 
     @contextlib.contextmanager
     def _settling(self, what: str) -> Iterator[None]:

@@ -90,6 +90,7 @@ class Links:
         self._tag = _FIRST_TAG + channel
         self._inbox: queue.SimpleQueue[tuple[int, float, Tensor | None] | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
+        self._memory = deque(torch.empty(self.capacity, dtype=torch.uint8) for _ in range(_AHEAD + 1))
         self._notices: list[Any] = []
         self._threads = []
         for link in self.links.values():
@@ -106,7 +107,14 @@ class Links:
                 f"A packet of {len(packet):,} bytes was made, and {self.capacity:,} is the most that was expected of "
                 "this method; codec='auto' never takes more."
             )
-        tensor = torch.frombuffer(bytearray(packet), dtype=torch.uint8)
+        # Memory is taken in turns, since taking it anew costs more than filling it. No neighbour sends its packet k + 1
+        # before it has our packet k, and we do not send k + 2 before we have theirs: that memory is free again.
+        if any(len(link.sends) >= len(self._memory) for link in self.links.values()):
+            self._memory.appendleft(torch.empty(self.capacity, dtype=torch.uint8))  # several packets without a wait
+        else:
+            self._memory.rotate()
+        tensor = self._memory[0][: len(packet)]
+        tensor.numpy()[:] = np.frombuffer(packet, np.uint8)
         for link in self.links.values():
             self._send(link, tensor)
             link.packets_sent += 1
@@ -120,22 +128,11 @@ class Links:
         link = self.links[neighbor]
         asked = time.perf_counter()
         while not link.arrived:
-            if self.failure is None and link.is_through:
-                self.fail(
-                    f"Rank {self.ranks.rank} is in round {self.round}, but its neighbour {neighbor} has ended its run; "
-                    "all ranks must take the same number of steps."
-                )
-            if self.failure is not None:
-                raise self.error()
-            left = asked + self.timeout - time.perf_counter()
+            left = self._check(neighbor, asked)
             try:
-                item = self._inbox.get(timeout=max(left, 1e-3))
+                item = self._inbox.get(timeout=left)
             except queue.Empty:
-                self.fail(
-                    f"Rank {self.ranks.rank} has heard nothing from its neighbour {neighbor} for {self.timeout:g} s in "
-                    f"round {self.round}; if a round may take that long, raise the timeout."
-                )
-                raise self.error() from None
+                continue
             if item is not None:
                 source, at, packet = item
                 if packet is None:
@@ -150,6 +147,23 @@ class Links:
         while link.sends and link.packets_sent - len(link.sends) < link.packets_received - 1:
             link.sends.popleft().wait(PATIENCE)
         return buffer
+
+    def _check(self, neighbor: int, asked: float) -> float:
+        """Raise if there is no point in waiting for a neighbour any longer; else the seconds that are left."""
+        left = asked + self.timeout - time.perf_counter()
+        if self.failure is None and self.links[neighbor].is_through:
+            self.fail(
+                f"Rank {self.ranks.rank} is in round {self.round}, but its neighbour {neighbor} has ended its run; "
+                "all ranks must take the same number of steps."
+            )
+        elif self.failure is None and left <= 0:
+            self.fail(
+                f"Rank {self.ranks.rank} has heard nothing from its neighbour {neighbor} for {self.timeout:g} s in "
+                f"round {self.round}; if a round may take that long, raise the timeout."
+            )
+        if self.failure is not None:
+            raise self.error()
+        return left
 
     def release(self, neighbor: int, buffer: Tensor, length: int) -> None:
         """The packet in the buffer was read, and was of this length."""
@@ -241,16 +255,16 @@ class Links:
                 buffer, work = link.posted.popleft()
                 work.wait(PATIENCE)
                 arrived = time.perf_counter()
-                first = int(buffer[0])
+                first = buffer.numpy()[0]
                 if first == _BYE:
                     goodbyes += 1
                     self._inbox.put((link.neighbor, arrived, None))
                     continue
-                self._post(link)
                 if first == _NOTICE:
                     self._told(link, buffer)
                 else:
                     self._inbox.put((link.neighbor, arrived, buffer))
+                self._post(link)  # another is posted already
         except RuntimeError as error:
             self._lost(link, error)
 

@@ -22,9 +22,10 @@ from gossamer.algorithms.dsgd import DSGD
 from gossamer.compression.base import CODECS, Codec
 from gossamer.errors import GossamerError, InputError, check_choice, check_integer, check_nonnegative, check_positive
 from gossamer.runtime.checkpoint import Checkpoint, Checkpoints, common, needed
-from gossamer.runtime.client import Client
+from gossamer.runtime.client import Client, Transport
 from gossamer.runtime.distributed import Ranks
 from gossamer.runtime.measure import describe_method
+from gossamer.runtime.oracle import LoopOracle, ZeroOracle
 from gossamer.topology import MixingMatrix
 
 logger = logging.getLogger(__name__)
@@ -49,6 +50,8 @@ class DecentralizedOptimizer(torch.optim.Optimizer):
         codec: How packets are written: `"fixed"` width, `"entropy"`-coded, or `"auto"`, the shorter of the two.
         initial: `"check"` that all ranks begin with the same parameters, or `"broadcast"` those of rank 0.
         timeout: Seconds after which a silent neighbour is an error.
+        transport: `"gloo"`, over TCP from the host's memory, where packets are made, wherever the model lives; or
+            `"nccl"`, from GPU to GPU, with one GPU a process.
     """
 
     def __init__(
@@ -62,6 +65,7 @@ class DecentralizedOptimizer(torch.optim.Optimizer):
         codec: Codec = "fixed",
         initial: Literal["check", "broadcast"] = "check",
         timeout: float = 60.0,
+        transport: Transport = "gloo",
     ) -> None:
         if not isinstance(method, Algorithm):
             raise InputError(f"`method` must be a method such as gossamer.BEER(...), got {method!r}.")
@@ -69,6 +73,7 @@ class DecentralizedOptimizer(torch.optim.Optimizer):
             raise InputError(f"`mixing` must be made by gossamer.mixing_matrix(graph), got {type(mixing).__name__}.")
         check_choice("initial", initial, ("check", "broadcast"))
         check_choice("codec", codec, CODECS)
+        check_choice("transport", transport, ("gloo", "nccl"))
         self._client: Client | None = None
         self._mixing, self._method = mixing, method.with_minibatch_start()
         super().__init__(params, {"lr": method.lr, "weight_decay": check_nonnegative("weight_decay", weight_decay)})
@@ -79,6 +84,8 @@ class DecentralizedOptimizer(torch.optim.Optimizer):
         if compressor is not None:
             compressor.alpha(x.shape[1])
         method.check_mixing(mixing.lambda_min)
+        if transport == "nccl" and x.device.type != "cuda":
+            raise InputError(f"transport='nccl' needs the model on a GPU, got {x.device}; 'gloo' works everywhere.")
         self._ranks = Ranks(check_positive("timeout", timeout))
         if self._ranks.size != mixing.clients:
             raise InputError(
@@ -97,7 +104,9 @@ class DecentralizedOptimizer(torch.optim.Optimizer):
             )
         run = zlib.crc32(str(self._ranks.share(os.urandom(8).hex())[0]).encode())
         self._identity = {"client": self._ranks.rank, **facts}
-        self._client = Client(self._method, mixing, self._ranks, x, seed=seed, codec=codec, run=run)
+        self._client = Client(
+            self._method, mixing, self._ranks, x, seed=seed, codec=codec, run=run, transport=transport
+        )
         self._gossips = 0
         self._sizes = [p.numel() for p in self._parameters]
         self._place(self._client.state.x)
@@ -158,12 +167,26 @@ class DecentralizedOptimizer(torch.optim.Optimizer):
                 with torch.enable_grad():
                     loss = closure()
             with torch.no_grad():
-                self.client.step(_LoopOracle(self, closure), self._lr(), measure=False)
+                self.client.step(self._oracle(closure), self._lr())
                 self._place(self.client.state.x)
         except BaseException as error:
             self._give_up(error)
             raise
         return loss
+
+    def _oracle(self, closure: Callable[[], Any] | None) -> LoopOracle:
+        own = self.client.state.x
+
+        def elsewhere(x: Tensor) -> Tensor:
+            assert closure is not None
+            self._place(x)
+            with torch.enable_grad():
+                closure()
+            gradient = self._gradient(x)
+            self._place(own)
+            return gradient
+
+        return LoopOracle(self._method.title, own, self._gradient, elsewhere if closure is not None else None)
 
     def _lr(self) -> float | Tensor:
         """The step size after any schedule; one a coordinate where groups differ."""
@@ -247,7 +270,7 @@ class DecentralizedOptimizer(torch.optim.Optimizer):
         run, channel = self.client.run ^ self._gossips, 1 + self._gossips % 4096
         client = Client(DSGD(lr=1.0), self._mixing, self._ranks, x, run=run, channel=channel)
         for _ in range(many):
-            client.step(_Zero(), 0.0)
+            client.step(ZeroOracle(), 0.0)
         client.close()
         mixed: Tensor = client.state.x
         return mixed
@@ -337,41 +360,6 @@ class DecentralizedOptimizer(torch.optim.Optimizer):
 
 def _digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()[:16]
-
-
-class _LoopOracle:
-    """Gradients as a training loop has them: at the model itself what `backward` left, elsewhere by the closure."""
-
-    def __init__(self, optimizer: DecentralizedOptimizer, closure: Callable[[], Any] | None) -> None:
-        self._optimizer, self._closure = optimizer, closure
-
-    def __call__(self, x: Tensor) -> Tensor:
-        optimizer = self._optimizer
-        own = optimizer.client.state.x
-        if x is own:
-            return optimizer._gradient(x)
-        if self._closure is None:
-            raise InputError(
-                f"{optimizer._method.title} takes gradients at several points of a round; pass a closure to step() "
-                "that calls zero_grad, computes the loss and calls backward."
-            )
-        optimizer._place(x)
-        with torch.enable_grad():
-            self._closure()
-        gradient = optimizer._gradient(x)
-        optimizer._place(own)
-        return gradient
-
-    def full(self, x: Tensor) -> Tensor:
-        raise InputError(f"{self._optimizer._method.title} asks for full gradients, which an optimiser never sees.")
-
-
-class _Zero:
-    def __call__(self, x: Tensor) -> Tensor:
-        return torch.zeros_like(x)
-
-    def full(self, x: Tensor) -> Tensor:
-        return torch.zeros_like(x)
 
 
 def _at_exit(optimizer: "weakref.ref[DecentralizedOptimizer]") -> Callable[[], None]:

@@ -1,9 +1,12 @@
-"""Gradients of a problem, round by round, on the minibatches that each client's stream draws."""
+"""Where gradients come from: a problem's minibatches as each client's stream draws them, or a user's training loop."""
 
+from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import Tensor
 
+from gossamer.errors import InputError
 from gossamer.problems.base import Problem
 from gossamer.streams import Streams
 
@@ -43,3 +46,43 @@ class BatchOracle:
         if more.get("buffers") and self.buffers is self._before:
             self.buffers = more["buffers"]
         return gradient
+
+
+class LoopOracle:
+    """Gradients as a training loop has them: at its model `own` what `backward` left, elsewhere by its closure."""
+
+    def __init__(
+        self,
+        title: str,
+        own: Tensor,
+        here: Callable[[Tensor], Tensor],
+        elsewhere: Callable[[Tensor], Tensor] | None,
+    ) -> None:
+        self._title, self._own, self._here, self._elsewhere = title, own, here, elsewhere
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """On the minibatch of this step."""
+        if x is self._own:
+            return self._here(x)
+        if self._elsewhere is None:
+            raise InputError(
+                f"{self._title} takes gradients at several points of a round; pass a closure to step() that calls "
+                "zero_grad, computes the loss and calls backward."
+            )
+        return self._elsewhere(x)
+
+    def full(self, x: Tensor) -> Tensor:
+        """Not to be had."""
+        raise InputError(f"{self._title} asks for full gradients, which an optimiser never sees.")
+
+
+class ZeroOracle:
+    """No gradient at all, for who only mixes."""
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Zero."""
+        return torch.zeros_like(x)
+
+    def full(self, x: Tensor) -> Tensor:
+        """Zero."""
+        return torch.zeros_like(x)

@@ -17,7 +17,7 @@ from gossamer._version import __version__
 from gossamer.algorithms.base import Algorithm
 from gossamer.errors import InputError, RunError, StoppedError
 from gossamer.runtime.checkpoint import Checkpoint, Checkpoints, common, needed, under
-from gossamer.runtime.client import Client
+from gossamer.runtime.client import Client, Transport
 from gossamer.runtime.distributed import Ranks
 from gossamer.runtime.experiment import Experiment
 from gossamer.runtime.journal import Journal
@@ -44,6 +44,7 @@ class Work:
     resume: bool = False
     is_reporter: bool = False
     """Whether this process is on the host where records are wanted; if none is, rank 0 writes them."""
+    transport: Transport = "gloo"
     tensorboard: Path | None = None
     progress: Callable[[str, int, int], None] | None = None
     """Hears the label, the seed and the rounds done."""
@@ -93,6 +94,8 @@ class _Worker:
         ranks.agree(
             {"Gossamer's version": __version__, "torch's version": torch.__version__, "the spec": self._digest()}
         )
+        if how.transport == "nccl" and experiment.problem.device.type != "cuda":
+            raise InputError("--transport nccl needs a GPU for each process; pass --device cuda, or leave it out.")
         said = ranks.share([how.is_reporter, how.resume, int.from_bytes(os.urandom(4), "little")])
         self.reporter = next((rank for rank, one in enumerate(said) if one[0]), 0)
         self.resume = any(one[1] for one in said)  # a rank that was restarted, say
@@ -161,6 +164,7 @@ class _Runner:
             codec=spec.codec,
             run=run,
             channel=task.number,
+            transport=self.how.transport,
         )
         self.buffers = problem.new_buffers(1)
         self.seconds = 0.0

@@ -1,0 +1,207 @@
+"""What happens between neighbours when something goes wrong: named, told to everyone, and over within seconds."""
+
+import os
+import re
+import signal
+import time
+import zlib
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from processes import spawn
+from torch import Tensor
+
+import gossamer as gs
+from gossamer.compression import packet
+from gossamer.errors import RunError
+from gossamer.runtime.client import Client
+from gossamer.runtime.distributed import Ranks
+from gossamer.runtime.links import Failure, _notice, _read_notice
+from gossamer.runtime.oracle import BatchOracle
+from gossamer.runtime.simulated import Simulation, starting_models
+from gossamer.streams import Streams
+
+N = 6
+MIXING = gs.mixing_matrix(gs.ring(N))
+PROBLEM = gs.quadratic(clients=N, d=20, noise=0.1, dtype="float64")
+METHOD = gs.BEER(lr=0.1, gamma=0.3, compressor=gs.gsgd(4), start="minibatch")
+
+
+def client_of(rank: int, timeout: float = 5.0, **settings: Any) -> tuple[Client, gs.Problem]:
+    mine = PROBLEM.only(rank)
+    x = starting_models(None, mine, Streams([0], [rank]))
+    ranks = Ranks(timeout)
+    if settings.get("transport") == "nccl":
+        ranks.device_backend = "gloo"  # stands in for NCCL where there is none
+    return Client(METHOD, MIXING, ranks, x, run=7, **settings), mine
+
+
+def train(client: Client, mine: gs.Problem, rounds: int, at: Callable[[int], None] = lambda t: None) -> Tensor:
+    with torch.no_grad():
+        for t in range(rounds):
+            at(t)
+            client.step(BatchOracle(mine, client.streams, client.t, 2, {}), METHOD.lr)
+            if client.stop is not None and client.t >= client.stop:
+                break
+    client.close()
+    x: Tensor = client.state.x
+    return x
+
+
+def expected(rounds: int) -> Tensor:
+    simulation = Simulation(METHOD, PROBLEM, MIXING, (0,), 2)
+    with torch.no_grad():
+        for _ in range(rounds):
+            simulation.step()
+    x: Tensor = simulation.state.x
+    return x
+
+
+def changing(client: Client, change: Callable[[bytes], bytes]) -> None:
+    send = client.links.send
+
+    def changed(packet: bytes) -> None:
+        send(change(packet))
+
+    client.links.send = changed  # type: ignore[method-assign]
+
+
+def with_checksum(body: bytes) -> bytes:
+    return body + zlib.crc32(body).to_bytes(4, "little")
+
+
+def trouble(rank: int, what: str) -> tuple[float, str, float]:
+    """Train until something happens to rank 2; when it was noticed, what was said, and when the threads were gone."""
+    client, mine = client_of(rank, timeout=2.0 if what in ("silent", "stopped") else 30.0)
+
+    def at(t: int) -> None:
+        if rank != 2 or t != 15:
+            return
+        if what == "killed":
+            os.kill(os.getpid(), signal.SIGKILL)
+        elif what == "stopped":
+            os.kill(os.getpid(), signal.SIGSTOP)
+        elif what == "silent":
+            time.sleep(4)
+        elif what == "corrupt":
+            changing(client, lambda sent: sent[:-6] + b"x" + sent[-5:])
+        elif what == "another round":
+            changing(client, lambda sent: with_checksum(sent[:5] + b"\x10" + sent[6:-4]))
+        elif what == "another run":
+            changing(client, lambda sent: with_checksum(sent[:1] + b"\x08" + sent[2:-4]))
+        elif what == "a lie":
+            changing(client, lambda sent: with_checksum(sent[:6] + b"\x03" + sent[7:-4]))
+        elif what == "rubbish":
+            client.links.send(b"\xb2" + bytes(40))
+        elif what == "nan":
+            client.state.x[0, 3] = torch.nan
+
+    try:
+        train(client, mine, 40, at)
+    except RunError as error:
+        noticed = time.time()
+        client.abort()
+        return noticed, str(error), time.time()
+    return time.time(), "nothing", time.time()
+
+
+@pytest.mark.parametrize(
+    ("what", "said"),
+    [
+        ("killed", r"Rank [13] lost its neighbour 2 in round 1[56]"),
+        ("silent", r"Rank [13] has heard nothing from its neighbour 2 for 2 s in round 1[56]"),
+        ("corrupt", r"Rank [13] got a bad packet from its neighbour 2 in round 15: The checksum"),
+        ("another round", r"Rank [13] got a bad packet from its neighbour 2 in round 15: round 15 was expected"),
+        ("another run", r"Rank [13] got a bad packet from its neighbour 2 in round 15: run 7 was expected"),
+        ("a lie", r"Rank [13] got a bad packet from its neighbour 2 in round 15: client 2 was expected"),
+        ("rubbish", r"Rank [13] got bytes from its neighbour 2 in round 1[56] that are no packet of this run"),
+        ("nan", r"BEER with seed 0 diverged in round 16: the model of client 2"),
+    ],
+)
+def test_everyone_learns_what_happened(what: str, said: str) -> None:
+    begin = time.time()
+    results = spawn(N, trouble, what, seconds=40)
+    assert time.time() - begin < 15
+    others = [result for rank, result in enumerate(results) if rank != 2 or result is not None]
+    for result in others:
+        assert isinstance(result, tuple), f"{result!r} {getattr(result, '__notes__', '')}"
+        noticed, sentence, ended = result
+        assert re.search(said, sentence), sentence
+        assert ended - noticed < 3
+    if what == "killed":  # by the clocks of one machine, from the first to know to the last
+        first, last = min(result[0] for result in others), max(result[0] for result in others)
+        assert last - first < 1
+
+
+def stop_one(rank: int) -> tuple[int, Tensor]:
+    client, mine = client_of(rank)
+
+    def at(t: int) -> None:
+        if rank == 4 and t == 10:
+            client.ask_to_stop()
+        if rank == 1 and t == 11:
+            client.ask_to_stop()  # a later wish must not win
+
+    x = train(client, mine, 100, at)
+    return client.t, x
+
+
+def test_one_that_is_asked_stops_all_at_one_round() -> None:
+    results = spawn(N, stop_one)
+    rounds = {result[0] for result in results}
+    assert rounds == {10 + MIXING.diameter + 1}
+    assert torch.equal(torch.cat([result[1] for result in results]), expected(rounds.pop()))
+
+
+def fewer(rank: int) -> str:
+    client, mine = client_of(rank)
+    try:
+        train(client, mine, 10 if rank == 0 else 20)
+    except RunError as error:
+        client.abort()
+        return str(error)
+    return "through"
+
+
+def test_who_takes_fewer_steps_than_the_others() -> None:
+    results = spawn(N, fewer)
+    assert all("neighbour 0 has ended its run" in result for result in results[1:])
+    assert results[0] == "through" or "neighbour 0 has ended its run" in results[0]  # told while it took its leave
+
+
+def on_device(rank: int) -> tuple[Tensor, Any]:
+    client, mine = client_of(rank, transport="nccl")
+    return train(client, mine, 20), client.links.numbers()
+
+
+def test_nccl_links_carry_the_same_packets() -> None:
+    """With gloo in NCCL's place: what is padded, batched and taken apart is the same."""
+    results = spawn(N, on_device)
+    assert not [result for result in results if isinstance(result, Exception)], results[0].__notes__
+    assert torch.equal(torch.cat([result[0] for result in results]), expected(20))
+    for result in results:
+        assert all(link["packets_sent"] == link["packets_received"] == 20 for link in result[1])
+        assert all(link["bytes_sent"] > 0 for link in result[1])
+
+
+def test_notices_are_read_as_they_were_written() -> None:
+    failure = Failure("Rank 1 lost its neighbour 2: é" * 10, 123456, diverged=True)
+    buffer = torch.zeros(1024, dtype=torch.uint8).numpy()
+    sent = _notice(5, failure)
+    buffer[: len(sent)] = list(sent)
+    assert _read_notice(5, buffer) == failure
+    assert _read_notice(6, buffer) is None
+    for at in range(1, len(sent)):
+        damaged = buffer.copy()
+        damaged[at] ^= 1
+        assert _read_notice(5, damaged) is None
+
+
+def test_a_packet_is_found_at_the_start_of_a_buffer() -> None:
+    message = gs.gsgd(5)(torch.randn(1, 30), seed=0)
+    (sent,) = packet.encode([message], round=3, clients=[2], stop=500)
+    assert packet.length(sent + bytes(100)) == len(sent)
+    assert gs.decode(sent).stop == 500
+    assert len(sent) == packet.sizes([message], 3, [2])[0] + packet.stop_size(500)
