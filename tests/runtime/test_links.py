@@ -110,13 +110,13 @@ def trouble(rank: int, what: str) -> tuple[float, str, float]:
 @pytest.mark.parametrize(
     ("what", "said"),
     [
-        ("killed", r"Rank [13] lost its neighbour 2 in round 1[56]"),
+        ("killed", r"Rank [13] lost its neighbour 2 in round 1[456]"),
         ("silent", r"Rank [13] has heard nothing from its neighbour 2 for 2 s in round 1[56]"),
         ("corrupt", r"Rank [13] got a bad packet from its neighbour 2 in round 15: The checksum"),
         ("another round", r"Rank [13] got a bad packet from its neighbour 2 in round 15: round 15 was expected"),
         ("another run", r"Rank [13] got a bad packet from its neighbour 2 in round 15: run 7 was expected"),
         ("a lie", r"Rank [13] got a bad packet from its neighbour 2 in round 15: client 2 was expected"),
-        ("rubbish", r"Rank [13] got bytes from its neighbour 2 in round 1[56] that are no packet of this run"),
+        ("rubbish", r"Rank [13] got bytes from its neighbour 2 in round 1[456] that are no packet of this run"),
         ("nan", r"BEER with seed 0 diverged in round 16: the model of client 2"),
     ],
 )

@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 _AHEAD = 2  # receives posted for each neighbour: it may be one round ahead, and the next packet must not wait either
 _FIRST_TAG = 0x6000
-_BYE, _NOTICE = 0x00, 0xB2  # first bytes of what is not a packet (those begin with 0xB1)
+_BYE, _NOTICE, _ALIVE = 0x00, 0xB2, 0xB3  # first bytes of what is not a packet (those begin with 0xB1)
 _NOTICE_HEAD = struct.Struct("<BIBQH")
 _LONGEST_NOTICE = 900
 LEAST_CAPACITY = 1024
@@ -49,6 +49,8 @@ class Link:
     """Seconds that steps stood still for this neighbour's packets."""
     hidden: float = 0.0
     """Seconds that packets were under way while the step computed."""
+    seen_alive: float = 0.0
+    """When the neighbour last said that it waits, too."""
     is_through: bool = False
     """Whether the neighbour has said goodbye."""
     posted: deque[tuple[Tensor, Any]] = field(default_factory=deque, repr=False)
@@ -92,6 +94,7 @@ class Links:
         self._lock = threading.Lock()
         self._memory = deque(torch.empty(self.capacity, dtype=torch.uint8) for _ in range(_AHEAD + 1))
         self._notices: list[Any] = []
+        self._told_alive = 0.0
         self._threads = []
         for link in self.links.values():
             for _ in range(_AHEAD):
@@ -150,8 +153,14 @@ class Links:
 
     def _check(self, neighbor: int, asked: float) -> float:
         """Raise if there is no point in waiting for a neighbour any longer; else the seconds that are left."""
-        left = asked + self.timeout - time.perf_counter()
-        if self.failure is None and self.links[neighbor].is_through:
+        now, link = time.perf_counter(), self.links[neighbor]
+        left = max(asked, link.seen_alive) + self.timeout - now
+        if asked + self.timeout / 2 < now and self._told_alive != asked:
+            # Who waits for us must not take us for the silent one: we wait, too. Once, or a circle would wait for ever.
+            self._told_alive = asked
+            for other in self.links.values():
+                self._notices.append(self._send(other, torch.full((1,), _ALIVE, dtype=torch.uint8), keep=False))
+        if self.failure is None and link.is_through:
             self.fail(
                 f"Rank {self.ranks.rank} is in round {self.round}, but its neighbour {neighbor} has ended its run; "
                 "all ranks must take the same number of steps."
@@ -163,7 +172,7 @@ class Links:
             )
         if self.failure is not None:
             raise self.error()
-        return left
+        return min(left, self.timeout / 4)
 
     def release(self, neighbor: int, buffer: Tensor, length: int) -> None:
         """The packet in the buffer was read, and was of this length."""
@@ -260,7 +269,9 @@ class Links:
                     goodbyes += 1
                     self._inbox.put((link.neighbor, arrived, None))
                     continue
-                if first == _NOTICE:
+                if first == _ALIVE:
+                    link.seen_alive = arrived
+                elif first == _NOTICE:
                     self._told(link, buffer)
                 else:
                     self._inbox.put((link.neighbor, arrived, buffer))
