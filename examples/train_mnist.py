@@ -26,10 +26,8 @@ rank, clients = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 
 data = gs.problems.load(options.data, options.data_dir)
 mine = gs.problems.split(data.labels, clients, "sorted")[rank]  # most ranks see two or three digits only
-inputs, targets, test_inputs, test_targets = (
-    torch.tensor(part).float() / data.peak if part.ndim > 1 else torch.tensor(part).long()
-    for part in (data.features[mine], data.labels[mine], data.test_features, data.test_labels)
-)
+inputs, test_inputs = (torch.tensor(x).float() / data.peak for x in (data.features[mine], data.test_features))
+targets, test_targets = (torch.tensor(y).long() for y in (data.labels[mine], data.test_labels))
 torch.manual_seed(0)  # the same model on every rank
 model = nn.Sequential(nn.Flatten(), nn.Linear(inputs[0].numel(), 32), nn.Sigmoid(), nn.Linear(32, 10))
 method = gs.BEER(lr=0.5, gamma=0.1, compressor=gs.gsgd(5))

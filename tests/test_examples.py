@@ -2,8 +2,10 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -11,14 +13,60 @@ import pytest
 ROOT = Path(__file__).parents[1]
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.py")), ids=lambda path: path.name)
-def test_example(path: Path, tmp_path: Path) -> None:
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+PROCESSES = ["train_mnist.py"]  # started with torchrun
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
+def test_examples_are_short(path: Path) -> None:
     assert len(path.read_text().splitlines()) <= 60
+
+
+@pytest.mark.parametrize("path", [path for path in EXAMPLES if path.name not in PROCESSES], ids=lambda path: path.name)
+def test_example(path: Path, tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, path], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout
+
+
+@pytest.mark.slow
+def test_training_mnist_with_torchrun(data_dir: Path, tmp_path: Path) -> None:
+    """Stopped by SIGTERM to one rank, and gone on with."""
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "4"]
+    command = [
+        *torchrun,
+        str(ROOT / "examples" / "train_mnist.py"),
+        "--data-dir",
+        str(data_dir),
+        "--checkpoints",
+        "kept",
+    ]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen(
+        command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        deadline = time.monotonic() + 100
+        while not list(tmp_path.glob("kept/client0-*")) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        found = subprocess.run(["pgrep", "-P", str(process.pid)], capture_output=True, text=True, check=True)
+        os.kill(int(found.stdout.split()[2]), signal.SIGTERM)
+        out, err = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == 0, err
+    rounds = {name.name.split("-")[1] for name in tmp_path.glob("kept/client*") if "50." not in name.name}
+    stopped = max(rounds)
+    assert len(list(tmp_path.glob(f"kept/*{stopped}"))) == 4, "all stopped at one round"
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    last = done.stdout.splitlines()[-1]
+    assert last.startswith("step 300:")
+    assert float(last.split()[-1]) > 0.85
 
 
 @pytest.mark.slow

@@ -225,7 +225,7 @@ class Links:
         """
         for notice in self._notices:
             with contextlib.suppress(RuntimeError):
-                notice.wait(timedelta(seconds=0.5))
+                notice.wait(timedelta(seconds=2))  # a neighbour may not have begun to listen yet
         nothing = torch.empty(1, dtype=torch.uint8)
         for neighbor in self.links:
             with contextlib.suppress(RuntimeError):

@@ -1,0 +1,331 @@
+"""`gossamer launch`: the same spec across real processes, stopped, killed, resumed, and on several hosts."""
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from commands import forked, gossamer
+
+import gossamer as gs
+from gossamer.runtime.checkpoint import read
+
+SPEC = """
+rounds = {rounds}
+seeds = {seeds}
+batch_size = 16
+eval_every = {every}
+[problem]
+objective = "logistic_regression"
+data = "breast_cancer"
+clients = {clients}
+dtype = "float64"
+[graph]
+name = "ring"
+weights = "fdla"
+[[methods]]
+name = "beer"
+lr = 0.1
+gamma = 0.3
+compressor = "gsgd:5"
+{more}
+"""
+DSGD = '[[methods]]\nname = "dsgd"\nlr = 0.1'
+
+
+def spec(folder: Path, *, clients: int = 4, rounds: int = 60, seeds: str = "[0]", more: str = "") -> Path:
+    path = folder / "my.toml"
+    path.write_text(SPEC.format(clients=clients, rounds=rounds, seeds=seeds, every=max(1, rounds // 10), more=more))
+    return path
+
+
+def start(folder: Path, *arguments: str) -> "subprocess.Popen[str]":
+    command = [sys.executable, "-m", "gossamer", "launch", "my.toml", *arguments]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(
+        command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+def ranks_of(folder: Path) -> list[int]:
+    """The processes that are ranks of a run in this folder."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                words = (entry / "cmdline").read_bytes().split(b"\0")
+                if b"launch" in words and (entry / "cwd").resolve() == folder.resolve():
+                    environment = (entry / "environ").read_bytes()
+                    found += [int(entry.name)] if b"TORCHELASTIC_RUN_ID=" in environment else []
+            except OSError:
+                continue
+    return found
+
+
+def nothing_left(folder: Path, before: set[Path]) -> None:
+    assert ranks_of(folder) == []
+    left = [path for path in folder.rglob("*") if ".tmp" in path.name or "checkpoints" in path.parts]
+    assert left == []
+    assert set(Path("/tmp").glob("torchelastic*")) <= before
+
+
+def progress(folder: Path) -> dict[str, Any]:
+    try:
+        found: dict[str, Any] = json.loads((folder / "logs" / "progress.json").read_text())
+        return found
+    except (OSError, ValueError):
+        return {}
+
+
+def wait_for(condition: Any, seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.05)
+
+
+def same(one: Path, two: Path, name: str, tolerance: float = 0.0) -> None:
+    """Two runs have the same models, and records that differ in what clocks tell only."""
+    models = [read(folder / f"{name}.safetensors").tensors["models"] for folder in (one, two)]
+    assert float((models[0] - models[1]).abs().max()) <= tolerance
+    clocks = ["seconds", "waiting", "hidden"]
+    frames = [gs.read_record(folder / f"{name}.jsonl").frame.drop(columns=clocks) for folder in (one, two)]
+    for column in ("round", "packets", "bits", "bits_total", "bits_paper"):
+        assert frames[0][column].tolist() == frames[1][column].tolist()
+    assert ((frames[0] - frames[1]).abs().max().fillna(0) <= max(tolerance, 1e-15)).all()
+
+
+def test_launched_is_simulated(tmp_path: Path) -> None:
+    spec(tmp_path, clients=3, more=DSGD)
+    process = start(tmp_path, "-o", "real", "--json")
+    simulated = forked("run", "my.toml", "-o", "simulated", "-q", cwd=tmp_path)
+    assert simulated.returncode == 0, simulated.stderr
+    out, err = process.communicate(timeout=100)
+    assert process.returncode == 0, err
+    assert [row["method"] for row in json.loads(out)["methods"]] == ["BEER", "DSGD"]
+    assert "BEER: 60 rounds, 3 processes" in err
+    for name in ("BEER-seed0", "DSGD-seed0"):
+        same(tmp_path / "real", tmp_path / "simulated", name, tolerance=1e-9)
+        end = gs.read_record(tmp_path / "real" / f"{name}.jsonl").end
+        assert end is not None
+        assert end["status"] == "finished"
+        assert {(link["client"], link["neighbor"]) for link in end["links"]} == {
+            (i, j) for i in range(3) for j in range(3) if i != j
+        }
+        assert all(link["packets_sent"] == link["packets_received"] == 60 for link in end["links"])
+    logs = sorted(path.name for path in (tmp_path / "real" / "logs").glob("rank*.log"))
+    assert logs == ["rank0.log", "rank1.log", "rank2.log"]
+    lines = (tmp_path / "real" / "links.csv").read_text().splitlines()
+    assert lines[0].startswith("method,seed,client,neighbor,packets_sent,bytes_sent")
+    assert len(lines) == 1 + 2 * 6
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--hosts", "a,a"], "`hosts` must be different names"),
+        (["--hosts", "a:9,b"], "which 'a:9,b' does not hold"),
+        (["--hosts", "a,b", "--nnodes", "2"], "leave --nnodes out"),
+        (["--timeout", "0"], "`timeout` must be a number above 0"),
+        (["--max-restarts", "-1"], "`max-restarts` must be an integer"),
+        (["--checkpoint-every", "0"], "`checkpoint-every` must be an integer"),
+        (["--transport", "pigeon"], "invalid choice"),
+    ],
+)
+def test_mistakes(arguments: list[str], said: str, tmp_path: Path) -> None:
+    spec(tmp_path)
+    done = forked("launch", "my.toml", *arguments, cwd=tmp_path)
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.slow
+def test_the_wrong_number_of_processes_and_a_spec_that_differs(tmp_path: Path) -> None:
+    path = spec(tmp_path)
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node"]
+    command = [*torchrun, "3", "-m", "gossamer", "launch", "my.toml", "-o", "out"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode != 0
+    assert "The spec has 4 clients, one a process, but 3 processes were started; start 4." in done.stderr
+    other = tmp_path / "other.toml"
+    other.write_text(path.read_text().replace("lr = 0.1", "lr = 0.2"))
+    script = tmp_path / "differ.py"
+    script.write_text(
+        "import os, sys\nfrom gossamer.cli import main\n"
+        "which = 'other.toml' if os.environ['RANK'] == '2' else 'my.toml'\n"
+        "sys.exit(main(['launch', which, '-o', 'out']))\n"
+    )
+    done = subprocess.run(
+        [*torchrun, "4", str(script)], cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False
+    )
+    assert done.returncode != 0
+    assert "The ranks do not agree: the spec is" in done.stderr
+    assert "on rank 2" in done.stderr
+
+
+@pytest.mark.slow
+def test_stopped_and_resumed(tmp_path: Path) -> None:
+    before = set(Path("/tmp").glob("torchelastic*"))
+    spec(tmp_path, rounds=3000, seeds="[0, 1]")
+    whole = start(tmp_path, "-o", "whole", "-q")
+    assert whole.wait(200) == 0, whole.stderr
+    for number in (signal.SIGINT, signal.SIGTERM):
+        process = start(tmp_path, "-o", "cut", "--checkpoint-every", "100", "--resume", "-q")
+        wait_for(lambda: progress(tmp_path / "cut").get("done", 0) > 0)
+        time.sleep(0.5)
+        process.send_signal(number)
+        _, err = process.communicate(timeout=60)
+        assert process.returncode == 128 + number, err
+        assert "was stopped after round" in err
+        assert "--resume" in err
+        (tmp_path / "cut" / "logs" / "progress.json").unlink()
+    wait_for(lambda: not ranks_of(tmp_path), 10)
+    last = start(tmp_path, "-o", "cut", "--checkpoint-every", "100", "--resume", "-q")
+    assert last.wait(200) == 0, last.stderr
+    for name in ("BEER-seed0", "BEER-seed1"):
+        same(tmp_path / "whole", tmp_path / "cut", name)
+    nothing_left(tmp_path, before)
+    again = forked("launch", "my.toml", "-o", "cut", "--checkpoint-every", "100", "-q", cwd=tmp_path)
+    assert again.returncode == 2
+    assert "exists already" in again.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_killed_twenty_times(tmp_path: Path) -> None:
+    """kill -9 of a rank at random rounds: training restarts by itself and ends with the very same models."""
+    kills, before = 20, set(Path("/tmp").glob("torchelastic*"))
+    spec(tmp_path, rounds=8000)
+    whole = start(tmp_path, "-o", "whole", "-q")
+    assert whole.wait(200) == 0, whole.stderr
+    process = start(tmp_path, "-o", "cut", "--checkpoint-every", "40", "--max-restarts", str(kills), "-q")
+    chance, attempts, killed = random.Random(0), 0, []
+    log = tmp_path / "cut" / "logs" / "rank0.log"
+    try:
+        while len(killed) < kills and process.poll() is None:
+            wait_for(
+                lambda: log.exists() and log.read_text().count(", attempt ") > attempts or process.poll() is not None
+            )
+            attempts += 1
+            text = log.read_text()
+            goes_on = "goes on after round" if "goes on after round" in text else ""
+            wait_for(lambda: progress(tmp_path / "cut").get("pid") in ranks_of(tmp_path) or process.poll() is not None)
+            time.sleep(chance.random() * 0.5)
+            ranks = ranks_of(tmp_path)
+            if len(ranks) == 4:
+                os.kill(chance.choice(ranks), signal.SIGKILL)
+                killed.append((time.time(), goes_on))
+        out, err = process.communicate(timeout=300)
+    finally:
+        process.kill()
+    assert process.returncode == 0, err
+    assert len(killed) == kills
+    seconds = [b[0] - a[0] for a, b in zip(killed, killed[1:], strict=False)]
+    print(f"\n{kills} kills, {sum(seconds) / len(seconds):.1f} s from one to the next")
+    same(tmp_path / "whole", tmp_path / "cut", "BEER-seed0")
+    wait_for(lambda: not ranks_of(tmp_path), 10)
+    nothing_left(tmp_path, before)
+
+
+@pytest.mark.slow
+def test_a_rank_that_dies_is_named_and_all_end(tmp_path: Path) -> None:
+    spec(tmp_path, rounds=100000, clients=6)
+    process = start(tmp_path, "-o", "out", "-q")
+    wait_for(lambda: progress(tmp_path / "out").get("done", 0) > 10)
+    victim = next(pid for pid in ranks_of(tmp_path) if b"\0RANK=4\0" in Path(f"/proc/{pid}/environ").read_bytes())
+    os.kill(victim, signal.SIGKILL)
+    begin = time.time()
+    _, err = process.communicate(timeout=60)
+    assert time.time() - begin < 10
+    assert process.returncode == 1
+    assert "lost its neighbour 4 in round" in err
+    assert "Traceback" not in err
+    assert ranks_of(tmp_path) == []
+
+
+@pytest.mark.slow
+def test_divergence_ends_one_run_and_not_the_others(tmp_path: Path) -> None:
+    wild = '[[methods]]\nname = "dsgd"\nlr = 1e200\nlabel = "wild"\n' + DSGD
+    spec(tmp_path, rounds=40, more=wild)
+    process = start(tmp_path, "-o", "out", "-q", "--tensorboard", "events")
+    _, err = process.communicate(timeout=100)
+    assert process.returncode == 1, err
+    assert "diverged in round" in err
+    ends = {path.stem: gs.read_record(path).end for path in (tmp_path / "out").glob("*.jsonl")}
+    assert ends["BEER-seed0"]["status"] == ends["DSGD-seed0"]["status"] == "finished"  # type: ignore[index]
+    assert ends["wild-seed0"]["status"] == "diverged"  # type: ignore[index]
+    events = {path.parent.name for path in (tmp_path / "events").rglob("events.out.tfevents.*")}
+    assert events == {f"client{rank}" for rank in range(4)}
+
+
+def namespaces() -> str:
+    """Why there are none, or nothing."""
+    if os.geteuid() != 0:
+        return "network namespaces need root"
+    if shutil.which("ip") is None:
+        return "the command `ip` is not installed"
+    done = subprocess.run(["ip", "netns", "add", "gsm-probe"], capture_output=True, text=True, check=False)
+    subprocess.run(["ip", "netns", "del", "gsm-probe"], capture_output=True, check=False)
+    return f"network namespaces cannot be made: {done.stderr.strip()}" if done.returncode else ""
+
+
+@pytest.fixture
+def hosts() -> Iterator[list[str]]:
+    """Three hosts on one machine, joined by a bridge; their names are their addresses."""
+    if reason := namespaces():
+        pytest.skip(reason)
+    names = [f"10.79.0.{i}" for i in (1, 2, 3)]
+    commands = ["ip netns add gsm-sw", "ip -n gsm-sw link add br0 type bridge", "ip -n gsm-sw link set br0 up"]
+    for number, name in enumerate(names):
+        commands += [
+            f"ip netns add {name}",
+            f"ip -n {name} link set lo up",
+            f"ip link add eth0 netns {name} type veth peer name p{number} netns gsm-sw",
+            f"ip -n {name} addr add {name}/24 dev eth0",
+            f"ip -n {name} link set eth0 up",
+            f"ip -n gsm-sw link set p{number} master br0",
+            f"ip -n gsm-sw link set p{number} up",
+        ]
+    try:
+        for command in commands:
+            subprocess.run(command.split(), check=True)
+        yield names
+    finally:
+        for name in [*names, "gsm-sw"]:
+            subprocess.run(["ip", "netns", "del", name], check=False)
+
+
+@pytest.mark.slow
+def test_several_hosts(hosts: list[str], tmp_path: Path) -> None:
+    """And one of them loses a rank."""
+    spec(tmp_path, rounds=4000, clients=5)
+    simulated = gossamer("run", "my.toml", "-o", "simulated", "-q", cwd=tmp_path)
+    assert simulated.returncode == 0, simulated.stderr
+    more = ["--rsh", "ip netns exec", "--max-restarts", "2", "--checkpoint-every", "50", "-q"]
+    process = start(tmp_path, "-o", "real", "--hosts", f"{hosts[0]},{hosts[1]}:1,{hosts[2]}", *more)
+    try:
+        wait_for(lambda: progress(tmp_path / "real").get("done", 0) > 60, 100)
+        os.kill(ranks_of(tmp_path)[2], signal.SIGKILL)
+        _, err = process.communicate(timeout=200)
+    finally:
+        process.kill()
+    assert process.returncode == 0, err
+    same(tmp_path / "simulated", tmp_path / "real", "BEER-seed0", tolerance=1e-9)
+
+
+def test_models_are_kept_beside_the_record(tmp_path: Path) -> None:
+    spec(tmp_path, rounds=5)
+    assert forked("run", "my.toml", "-o", "out", "-q", cwd=tmp_path).returncode == 0
+    models = read(tmp_path / "out" / "BEER-seed0.safetensors").tensors["models"]
+    assert models.shape == (4, 31)
+    assert models.dtype == torch.float64
