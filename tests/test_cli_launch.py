@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import torch
-from commands import forked, gossamer
+from commands import forked
 
 import gossamer as gs
 from gossamer.runtime.checkpoint import read
@@ -54,6 +54,15 @@ def start(folder: Path, *arguments: str) -> "subprocess.Popen[str]":
     return subprocess.Popen(
         command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
+
+
+def finish(process: "subprocess.Popen[str]", seconds: float = 200) -> tuple[int, str]:
+    """Exit code and what was said on standard error."""
+    try:
+        _, err = process.communicate(timeout=seconds)
+    finally:
+        process.kill()
+    return process.returncode, err
 
 
 def ranks_of(folder: Path) -> list[int]:
@@ -176,26 +185,23 @@ def test_the_wrong_number_of_processes_and_a_spec_that_differs(tmp_path: Path) -
 @pytest.mark.slow
 def test_stopped_and_resumed(tmp_path: Path) -> None:
     before = set(Path("/tmp").glob("torchelastic*"))
-    spec(tmp_path, rounds=3000, seeds="[0, 1]")
-    whole = start(tmp_path, "-o", "whole", "-q")
-    assert whole.wait(200) == 0, whole.stderr
+    spec(tmp_path, rounds=1500, seeds="[0, 1]")
+    assert finish(start(tmp_path, "-o", "whole", "-q")) == (0, "")
     for number in (signal.SIGINT, signal.SIGTERM):
         process = start(tmp_path, "-o", "cut", "--checkpoint-every", "100", "--resume", "-q")
         wait_for(lambda: progress(tmp_path / "cut").get("done", 0) > 0)
-        time.sleep(0.5)
+        time.sleep(0.3)
         process.send_signal(number)
-        _, err = process.communicate(timeout=60)
-        assert process.returncode == 128 + number, err
+        code, err = finish(process, 60)
+        assert code == 128 + number, err
         assert "was stopped after round" in err
         assert "--resume" in err
         (tmp_path / "cut" / "logs" / "progress.json").unlink()
-    wait_for(lambda: not ranks_of(tmp_path), 10)
-    last = start(tmp_path, "-o", "cut", "--checkpoint-every", "100", "--resume", "-q")
-    assert last.wait(200) == 0, last.stderr
+    assert finish(start(tmp_path, "-o", "cut", "--checkpoint-every", "100", "--resume", "-q")) == (0, "")
     for name in ("BEER-seed0", "BEER-seed1"):
         same(tmp_path / "whole", tmp_path / "cut", name)
     nothing_left(tmp_path, before)
-    again = forked("launch", "my.toml", "-o", "cut", "--checkpoint-every", "100", "-q", cwd=tmp_path)
+    again = forked("launch", "my.toml", "-o", "cut", "-q", cwd=tmp_path)
     assert again.returncode == 2
     assert "exists already" in again.stderr
 
@@ -206,34 +212,22 @@ def test_killed_twenty_times(tmp_path: Path) -> None:
     """kill -9 of a rank at random rounds: training restarts by itself and ends with the very same models."""
     kills, before = 20, set(Path("/tmp").glob("torchelastic*"))
     spec(tmp_path, rounds=8000)
-    whole = start(tmp_path, "-o", "whole", "-q")
-    assert whole.wait(200) == 0, whole.stderr
+    assert finish(start(tmp_path, "-o", "whole", "-q")) == (0, "")
     process = start(tmp_path, "-o", "cut", "--checkpoint-every", "40", "--max-restarts", str(kills), "-q")
-    chance, attempts, killed = random.Random(0), 0, []
-    log = tmp_path / "cut" / "logs" / "rank0.log"
-    try:
-        while len(killed) < kills and process.poll() is None:
-            wait_for(
-                lambda: log.exists() and log.read_text().count(", attempt ") > attempts or process.poll() is not None
-            )
-            attempts += 1
-            text = log.read_text()
-            goes_on = "goes on after round" if "goes on after round" in text else ""
-            wait_for(lambda: progress(tmp_path / "cut").get("pid") in ranks_of(tmp_path) or process.poll() is not None)
+    chance, times, seen = random.Random(0), [time.time()], 0
+    while len(times) <= kills and process.poll() is None:
+        pid = progress(tmp_path / "cut").get("pid", 0)  # of this attempt, once it goes on
+        if pid != seen and pid in (ranks := ranks_of(tmp_path)) and len(ranks) == 4:
             time.sleep(chance.random() * 0.5)
-            ranks = ranks_of(tmp_path)
-            if len(ranks) == 4:
-                os.kill(chance.choice(ranks), signal.SIGKILL)
-                killed.append((time.time(), goes_on))
-        out, err = process.communicate(timeout=300)
-    finally:
-        process.kill()
-    assert process.returncode == 0, err
-    assert len(killed) == kills
-    seconds = [b[0] - a[0] for a, b in zip(killed, killed[1:], strict=False)]
-    print(f"\n{kills} kills, {sum(seconds) / len(seconds):.1f} s from one to the next")
+            os.kill(chance.choice(ranks), signal.SIGKILL)
+            times.append(time.time())
+            seen = pid
+        time.sleep(0.05)
+    code, err = finish(process, 300)
+    assert code == 0, err
+    assert len(times) == kills + 1
+    print(f"\n{kills} kills, {(times[-1] - times[1]) / (kills - 1):.1f} s from one to the next")
     same(tmp_path / "whole", tmp_path / "cut", "BEER-seed0")
-    wait_for(lambda: not ranks_of(tmp_path), 10)
     nothing_left(tmp_path, before)
 
 
@@ -245,9 +239,9 @@ def test_a_rank_that_dies_is_named_and_all_end(tmp_path: Path) -> None:
     victim = next(pid for pid in ranks_of(tmp_path) if b"\0RANK=4\0" in Path(f"/proc/{pid}/environ").read_bytes())
     os.kill(victim, signal.SIGKILL)
     begin = time.time()
-    _, err = process.communicate(timeout=60)
+    code, err = finish(process, 60)
     assert time.time() - begin < 10
-    assert process.returncode == 1
+    assert code == 1
     assert "lost its neighbour 4 in round" in err
     assert "Traceback" not in err
     assert ranks_of(tmp_path) == []
@@ -255,11 +249,10 @@ def test_a_rank_that_dies_is_named_and_all_end(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_divergence_ends_one_run_and_not_the_others(tmp_path: Path) -> None:
-    wild = '[[methods]]\nname = "dsgd"\nlr = 1e200\nlabel = "wild"\n' + DSGD
+    wild = '[[methods]]\nname = "dsgd"\nlr = 1.5e308\nlabel = "wild"\n' + DSGD
     spec(tmp_path, rounds=40, more=wild)
-    process = start(tmp_path, "-o", "out", "-q", "--tensorboard", "events")
-    _, err = process.communicate(timeout=100)
-    assert process.returncode == 1, err
+    code, err = finish(start(tmp_path, "-o", "out", "-q", "--tensorboard", "events"))
+    assert code == 1, err
     assert "diverged in round" in err
     ends = {path.stem: gs.read_record(path).end for path in (tmp_path / "out").glob("*.jsonl")}
     assert ends["BEER-seed0"]["status"] == ends["DSGD-seed0"]["status"] == "finished"  # type: ignore[index]
@@ -307,20 +300,16 @@ def hosts() -> Iterator[list[str]]:
 
 @pytest.mark.slow
 def test_several_hosts(hosts: list[str], tmp_path: Path) -> None:
-    """And one of them loses a rank."""
-    spec(tmp_path, rounds=4000, clients=5)
-    simulated = gossamer("run", "my.toml", "-o", "simulated", "-q", cwd=tmp_path)
-    assert simulated.returncode == 0, simulated.stderr
+    """And one of them loses a rank: the models are those of a run on one host where nothing happens."""
+    spec(tmp_path, rounds=2500, clients=5)
+    assert finish(start(tmp_path, "-o", "whole", "-q")) == (0, "")
     more = ["--rsh", "ip netns exec", "--max-restarts", "2", "--checkpoint-every", "50", "-q"]
     process = start(tmp_path, "-o", "real", "--hosts", f"{hosts[0]},{hosts[1]}:1,{hosts[2]}", *more)
-    try:
-        wait_for(lambda: progress(tmp_path / "real").get("done", 0) > 60, 100)
-        os.kill(ranks_of(tmp_path)[2], signal.SIGKILL)
-        _, err = process.communicate(timeout=200)
-    finally:
-        process.kill()
-    assert process.returncode == 0, err
-    same(tmp_path / "simulated", tmp_path / "real", "BEER-seed0", tolerance=1e-9)
+    wait_for(lambda: progress(tmp_path / "real").get("done", 0) > 60, 100)
+    os.kill(ranks_of(tmp_path)[2], signal.SIGKILL)
+    code, err = finish(process)
+    assert code == 0, err
+    same(tmp_path / "whole", tmp_path / "real", "BEER-seed0")
 
 
 def test_models_are_kept_beside_the_record(tmp_path: Path) -> None:

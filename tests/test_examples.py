@@ -53,7 +53,7 @@ def test_training_mnist_with_torchrun(data_dir: Path, tmp_path: Path) -> None:
             time.sleep(0.1)
         found = subprocess.run(["pgrep", "-P", str(process.pid)], capture_output=True, text=True, check=True)
         os.kill(int(found.stdout.split()[2]), signal.SIGTERM)
-        out, err = process.communicate(timeout=60)
+        _, err = process.communicate(timeout=60)
     finally:
         process.kill()
     assert process.returncode == 0, err

@@ -148,7 +148,7 @@ def test_old_ones_go_and_half_written_ones_too(tmp_path: Path) -> None:
         kept.save(number, {"x": torch.ones(2)}, {})
     Checkpoints(tmp_path, "runner", {}, keep=3).save(1, {"x": torch.ones(2)}, {})
     assert kept.rounds() == [40, 30, 20]
-    kept.clear()
+    kept.finish()
     assert files(tmp_path) == {"runner-round00000001.safetensors"}
 
 

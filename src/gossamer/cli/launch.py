@@ -340,7 +340,8 @@ def _telling(
 ) -> Iterator[Callable[[str, int, int], None] | None]:
     """How a rank tells of its progress: rank 0 to the terminal, or one rank of this host to who launched it."""
     is_launched = os.environ.get("GOSSAMER_LAUNCHED") == "1"
-    is_first = os.environ.get("LOCAL_RANK", "0") == "0" if is_launched else rank == 0
+    is_here = os.environ.get("GOSSAMER_REPORTER") == "1" and os.environ.get("LOCAL_RANK") == "0"
+    is_first = is_here if is_launched else rank == 0
     if not is_first or options.quiet:
         yield None
     elif not is_launched:

@@ -128,9 +128,13 @@ class Checkpoints:
                 logger.warning("A checkpoint is passed over: %s", error)
 
     def clear(self) -> None:
-        """Remove all of them: the run is over, or begins anew."""
+        """Remove all of them: the run begins anew."""
         for round in self.rounds():
             self.path(round).unlink(missing_ok=True)
+
+    def finish(self) -> None:
+        """Remove all of them, and their folder if it is empty: the run is over."""
+        self.clear()
         with contextlib.suppress(OSError):  # other ranks may still have theirs in it, or remove it themselves
             self.folder.rmdir()
 

@@ -102,7 +102,7 @@ class Recorder:
             for seed, writer in self.writers.items():
                 writer.close(self.records[seed].end if is_over else None)
         if self.checkpoints is not None:
-            self.checkpoints.clear()
+            self.checkpoints.finish()
         return runs
 
     def _runs(self) -> Runs:

@@ -128,7 +128,7 @@ class _Worker:
         merge(self.whole, self.mixing, self.ranks, self.reporter, self.how.folder, outcomes)
         for outcome in outcomes:  # what is needed to merge again stays until all is written
             outcome.journal.remove()
-            outcome.checkpoints.clear()
+            outcome.checkpoints.finish()
 
     def _finished(self) -> set[int]:
         """The tasks whose records are whole, as the reporter sees it."""
