@@ -56,9 +56,9 @@ def test_run_writes_records_figure_and_table(spec: Path, tmp_path: Path) -> None
     assert done.stderr == "BEER: 30 rounds, 2 seeds\nDSGD: 30 rounds, 2 seeds\n", "plain lines in a pipe"
     folder = tmp_path / "runs" / "my"
     names = sorted(path.name for path in folder.iterdir())
-    assert names == [
-        "BEER-seed0.jsonl", "BEER-seed1.jsonl", "DSGD-seed0.jsonl", "DSGD-seed1.jsonl", "convergence.png", "spec.toml",
-    ]  # fmt: skip
+    runs = [f"{method}-seed{seed}" for method in ("BEER", "DSGD") for seed in (0, 1)]
+    each = [f"{run}.{kind}" for run in runs for kind in ("jsonl", "safetensors")]
+    assert names == [*each, "convergence.png", "spec.toml"]
     assert (folder / "spec.toml").read_text() == SPEC
     assert (folder / "convergence.png").read_bytes().startswith(b"\x89PNG")
 
@@ -322,7 +322,9 @@ def test_an_interrupt_keeps_the_records(spec: Path, tmp_path: Path) -> None:
     finally:
         process.kill()  # a run of a hundred million rounds must not outlive a test that fails
     assert process.returncode == 130
-    assert "Interrupted" in stderr
+    assert "was stopped after round" in stderr
+    assert "--resume" in stderr
+    assert list((tmp_path / "runs/my/checkpoints").glob("BEER-round*.safetensors"))
     assert "Traceback" not in stderr
     assert all(json.loads(line) for line in record.read_text().splitlines())
 
@@ -426,7 +428,7 @@ import sys
 from pathlib import Path
 from gossamer.cli import main
 whole = Path.open
-Path.open = lambda self, *a, **k: whole(Path("/dev/full") if self.suffix == ".jsonl" else self, *a, **k)
+Path.open = lambda self, *a, **k: whole(Path("/dev/full") if ".jsonl" in self.name else self, *a, **k)
 sys.exit(main(["run", {str(spec)!r}, "-q", "-o", {str(tmp_path / "out")!r}]))
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)

@@ -363,7 +363,11 @@ def test_damaged_records(tmp_path: Path, content: bytes, said: str) -> None:
 
 def test_records_survive_a_round_trip(tmp_path: Path) -> None:
     runs = gs.simulate({"a/b: c": BEER}, PROBLEM, MIXING, rounds=20, seed=[0, 4], record_dir=tmp_path)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["a-b-c-seed0.jsonl", "a-b-c-seed4.jsonl"]
+    assert sorted(path.name for path in tmp_path.glob("*.jsonl")) == ["a-b-c-seed0.jsonl", "a-b-c-seed4.jsonl"]
+    assert sorted(path.name for path in tmp_path.glob("*.safetensors")) == [
+        "a-b-c-seed0.safetensors",
+        "a-b-c-seed4.safetensors",
+    ]
     read: Record = gs.read_record(tmp_path / "a-b-c-seed4.jsonl")
     assert read.label == "a/b: c"
     assert read.end == {"status": "finished", "round": 20}

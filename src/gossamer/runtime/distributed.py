@@ -1,7 +1,6 @@
 """Real processes: everything that Gossamer asks of torch.distributed, and the only file that imports it."""
 
 import contextlib
-import fcntl
 import json
 import os
 import socket
@@ -167,7 +166,9 @@ def _choose_interface() -> None:
     master = os.environ.get("MASTER_ADDR", "")
     if "GLOO_SOCKET_IFNAME" in os.environ or not master:
         return
-    with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+    with contextlib.suppress(OSError, ImportError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        import fcntl  # not on Windows
+
         probe.connect((master, 9))  # of UDP, so nothing is sent
         mine = probe.getsockname()[0]
         for _, name in socket.if_nameindex():
