@@ -49,7 +49,7 @@ class Client:
         self.weights |= {j: 0.0 for j in (*neighbors, self.rank) if j not in self.weights}
         capacity = _capacity(method, x.shape[1], x.dtype, codec)
         if transport == "nccl":
-            ranks.open_device_group()
+            ranks.open_device_group(x.device)
             self.links: Links = NcclLinks(ranks, neighbors, capacity, run, channel, x.device)
         else:
             self.links = Links(ranks, neighbors, capacity, run, channel)

@@ -129,9 +129,16 @@ class Ranks:
         """Post a receive."""
         return self._pairs.recv([tensor], source, tag)
 
-    def open_device_group(self) -> None:
-        """Have NCCL connect the GPUs of all ranks, for `exchange_on_device`."""
+    def open_device_group(self, device: torch.device) -> None:
+        """Have NCCL connect the GPUs of all ranks, for `exchange_on_device`; each must have one of its own."""
         if self._device_group is None:
+            gpus = self.share([socket.gethostname(), str(device)])
+            if self.device_backend == "nccl" and len({tuple(gpu) for gpu in gpus}) < len(gpus):
+                host, name = gpus[self.rank]
+                raise InputError(
+                    f"NCCL needs a GPU of its own for each of the {self.size} processes, and several would share one "
+                    f"(rank {self.rank} has {name} of {host}); transport 'gloo' lets them."
+                )
             with self._settling("opened NCCL"):
                 self._device_group = dist.new_group(backend=self.device_backend)
 
