@@ -5,6 +5,7 @@ import os
 import random
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -185,7 +186,7 @@ def test_the_wrong_number_of_processes_and_a_spec_that_differs(tmp_path: Path) -
 @pytest.mark.slow
 def test_stopped_and_resumed(tmp_path: Path) -> None:
     before = set(Path("/tmp").glob("torchelastic*"))
-    spec(tmp_path, rounds=1500, seeds="[0, 1]")
+    spec(tmp_path, rounds=1000, seeds="[0, 1]")
     assert finish(start(tmp_path, "-o", "whole", "-q")) == (0, "")
     for number in (signal.SIGINT, signal.SIGTERM):
         process = start(tmp_path, "-o", "cut", "--checkpoint-every", "100", "--resume", "-q")
@@ -211,7 +212,7 @@ def test_stopped_and_resumed(tmp_path: Path) -> None:
 def test_killed_twenty_times(tmp_path: Path) -> None:
     """kill -9 of a rank at random rounds: training restarts by itself and ends with the very same models."""
     kills, before = 20, set(Path("/tmp").glob("torchelastic*"))
-    spec(tmp_path, rounds=8000)
+    spec(tmp_path, rounds=5000)
     assert finish(start(tmp_path, "-o", "whole", "-q")) == (0, "")
     process = start(tmp_path, "-o", "cut", "--checkpoint-every", "40", "--max-restarts", str(kills), "-q")
     chance, times, seen = random.Random(0), [time.time()], 0
@@ -301,7 +302,7 @@ def hosts() -> Iterator[list[str]]:
 @pytest.mark.slow
 def test_several_hosts(hosts: list[str], tmp_path: Path) -> None:
     """And one of them loses a rank: the models are those of a run on one host where nothing happens."""
-    spec(tmp_path, rounds=2500, clients=5)
+    spec(tmp_path, rounds=1200, clients=5)
     assert finish(start(tmp_path, "-o", "whole", "-q")) == (0, "")
     more = ["--rsh", "ip netns exec", "--max-restarts", "2", "--checkpoint-every", "50", "-q"]
     process = start(tmp_path, "-o", "real", "--hosts", f"{hosts[0]},{hosts[1]}:1,{hosts[2]}", *more)
@@ -318,3 +319,22 @@ def test_models_are_kept_beside_the_record(tmp_path: Path) -> None:
     models = read(tmp_path / "out" / "BEER-seed0.safetensors").tensors["models"]
     assert models.shape == (4, 31)
     assert models.dtype == torch.float64
+
+
+@pytest.mark.slow
+def test_torchruns_own_flags(tmp_path: Path) -> None:
+    """Two launchers, as on two hosts that share no disk."""
+    spec(tmp_path, rounds=60)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    flags = ["--nnodes", "2", "--master-addr", "127.0.0.1", "--master-port", port]
+    first = start(tmp_path, "-o", "one", "--node-rank", "0", *flags)
+    second = start(tmp_path, "-o", "two", "--node-rank", "1", *flags)
+    assert finish(first)[0] == 0
+    code, err = finish(second)
+    assert code == 0
+    assert "the records are on the host of rank 0" in err
+    assert forked("run", "my.toml", "-o", "simulated", "-q", cwd=tmp_path).returncode == 0
+    same(tmp_path / "one", tmp_path / "simulated", "BEER-seed0", tolerance=1e-9)
+    assert {path.name for path in (tmp_path / "two" / "logs").glob("rank*")} == {"rank2.log", "rank3.log"}

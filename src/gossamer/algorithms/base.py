@@ -72,8 +72,8 @@ class Round:
         z = difference.to(self.dtype)
         message = compressor(z, self.random(purpose))
         if self.errors is not None:
-            lost, size = (x.double().square().sum(dim=1) for x in (message.dense() - z, z))
-            self.errors.append(torch.where(size > 0, lost / size, size))
+            lost, size = (torch.linalg.vector_norm(x, dim=1, dtype=torch.float64) for x in (message.dense() - z, z))
+            self.errors.append(torch.where(size > 0, (lost / size).square(), size))
         return message
 
 

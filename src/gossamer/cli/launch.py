@@ -20,7 +20,7 @@ from rich.markup import escape
 
 from gossamer.cli.data import downloads
 from gossamer.cli.experiments import make_room, show_results
-from gossamer.cli.output import complain, console, launch_progress, results, stop_signals, waiting
+from gossamer.cli.output import complain, console, launch_progress, note, results, stop_signals, waiting
 from gossamer.errors import GossamerError, InputError, RunError, StoppedError, check_integer, check_positive
 from gossamer.paper import spec_path
 from gossamer.report import links_table, write_links
@@ -72,17 +72,21 @@ def _start(options: argparse.Namespace) -> int:
     folder = _folder(options)
     with downloads(options.quiet), waiting("Reading the data, working out the weights", options.quiet):
         experiment = _prepare(options, "cpu" if options.device else None)
-    make_room(folder, experiment, force=options.force, resume=options.resume)
     logs = folder / "logs"
-    if not options.resume:
-        shutil.rmtree(folder / "checkpoints", ignore_errors=True)
-        shutil.rmtree(logs, ignore_errors=True)
+    if options.node_rank in (None, "0"):  # on a disk that hosts share, one of them makes room
+        make_room(folder, experiment, force=options.force, resume=options.resume)
+        if not options.resume:
+            shutil.rmtree(folder / "checkpoints", ignore_errors=True)
+            shutil.rmtree(logs, ignore_errors=True)
+        for old in [*logs.glob("*.error"), logs / "progress.json"]:
+            old.unlink(missing_ok=True)
     logs.mkdir(parents=True, exist_ok=True)
-    for old in [*logs.glob("*.error"), logs / "progress.json"]:
-        old.unlink(missing_ok=True)
     code = _run_torchrun(_commands(options, experiment.problem.clients), logs, experiment, options)
     shutil.rmtree(logs / "torchrun", ignore_errors=True)
     records = _records(folder, experiment)
+    if code == 0 and records is None and _nodes(options) > 1 and not list(logs.glob("*.error")):
+        note("This host's part is done; the records are on the host of rank 0.")
+        return 0
     if code != 0 or records is None:
         _explain(logs, code, folder)
     assert records is not None
@@ -106,7 +110,10 @@ def _commands(options: argparse.Namespace, clients: int) -> list[list[str]]:
     if options.hosts is None:
         if not given:
             given = {"nnodes": 1, "rdzv-backend": "c10d", "rdzv-endpoint": "127.0.0.1:0", "local-addr": "127.0.0.1"}
-        given.setdefault("nproc-per-node", clients if int(str(given.get("nnodes", 1)).split(":")[0]) == 1 else 1)
+        nodes = _nodes(options)
+        if "nproc-per-node" not in given and clients % nodes:
+            raise InputError(f"{clients} clients do not share out evenly over {nodes} hosts; pass --nproc-per-node.")
+        given.setdefault("nproc-per-node", clients // nodes)
         return [[*_torchrun(given), *common, *own]]
     if given:
         raise InputError(f"--hosts says how torchrun is started; leave --{next(iter(given))} out, or --hosts.")
@@ -131,6 +138,14 @@ def _commands(options: argparse.Namespace, clients: int) -> list[list[str]]:
             there = [f"cd {shlex.quote(str(Path.cwd()))} && {shlex.join(there)}"]
         commands.append([*words, host, *there])
     return commands
+
+
+def _nodes(options: argparse.Namespace) -> int:
+    """How many hosts torchrun's own flags speak of."""
+    text = str(options.nnodes or 1)
+    if not text.isdecimal() or int(text) < 1:
+        raise InputError(f"`nnodes` must be a number of hosts, since every client must have its process; got {text!r}.")
+    return int(text)
 
 
 def _hosts(text: str, clients: int) -> dict[str, int]:
@@ -187,7 +202,7 @@ def _run_torchrun(
         processes = []
         for number, command in enumerate(commands):
             log = stack.enter_context((logs / f"torchrun{number}.log").open("ab"))
-            environment = os.environ | _variables(True)
+            environment = os.environ | _variables(options.node_rank in (None, "0"))
             # A session of its own: Ctrl-C is ours to handle.
             processes.append(subprocess.Popen(command, stdout=log, stderr=log, env=environment, start_new_session=True))
         try:

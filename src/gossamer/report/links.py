@@ -51,11 +51,13 @@ def write_links(records: Sequence[Record], path: Path) -> None:
     """Every link of every run, a line each, as CSV."""
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file)
-        writer.writerow(["method", "seed", "client", "neighbor", *_FIELDS])
+        writer.writerow(["method", "seed", "client", "neighbor", *_FIELDS, "compression_error"])
         for record in records:
+            clients = record.end.get("clients", []) if record.end else []
+            left_out = {one.get("client"): one.get("compression_error") for one in clients}
             for link in links_of(record):
                 numbers = [link.get(name) for name in ("client", "neighbor", *_FIELDS)]
-                writer.writerow([record.label, record.seed, *numbers])
+                writer.writerow([record.label, record.seed, *numbers, left_out.get(link["client"])])
 
 
 def human_bytes(size: float) -> str:

@@ -97,8 +97,12 @@ class Links:
         self._told_alive = 0.0
         self._threads = []
         for link in self.links.values():
-            for _ in range(_AHEAD):
-                self._post(link)
+            try:
+                for _ in range(_AHEAD):
+                    self._post(link)
+            except RuntimeError as error:  # it died before we began
+                self._lost(link, error)
+                raise self.error() from None
             name = f"gossamer-from-{link.neighbor}"
             self._threads.append(threading.Thread(target=self._listen, args=(link,), name=name, daemon=True))
             self._threads[-1].start()

@@ -20,6 +20,7 @@ from gossamer.runtime.runs import Run, write_models
 from gossamer.topology import MixingMatrix
 
 _TOGETHER = 64  # snapshots measured at once
+_OF_A_CLIENT = ("seconds", "waiting", "hidden", "compression_error")
 _BYTES = 256 << 20  # of models waiting to be measured, at the most
 
 
@@ -63,6 +64,7 @@ def merge(
             if failures:
                 end = {"status": "diverged", "round": failures[0][0], "reason": failures[0][1]}
             end["links"] = [{"client": rank, **link} for rank, one in enumerate(said) for link in one["links"]]
+            end["clients"] = measured.clients
             _write(folder, outcome, measured, end)
     ranks.wait_for(reporter)
 
@@ -76,12 +78,18 @@ def _write(folder: Path, outcome: Outcome, measured: "_Measured", end: dict[str,
     RecordWriter(folder / record_name(outcome.label, outcome.seed), record).close(end)
 
 
+def _plain(value: float) -> float | None:
+    return None if np.isnan(value) else float(value)
+
+
 class _Measured:
     """Rows of a record, measured many at a time."""
 
     def __init__(self, problem: Problem, mixing: MixingMatrix) -> None:
         self.problem, self.mixing = problem, mixing
         self.last: Tensor | None = None
+        self.clients: list[dict[str, Any]] = []
+        """What each had counted in the end."""
         self._counted: list[dict[str, Any]] = []
         self._waiting: list[Tensor] = []
         self._rows: list[dict[str, Any]] = []
@@ -99,6 +107,10 @@ class _Measured:
             "waiting": float(counters["waiting"].mean()),
             "hidden": float(counters["hidden"].mean()),
         }
+        self.clients = [
+            {"client": rank, **{name: _plain(counters[name][rank]) for name in _OF_A_CLIENT}}
+            for rank in range(len(degrees))
+        ]
         error = float(np.mean(counters["compression_error"]))
         self._counted.append(row | ({} if np.isnan(error) else {"compression_error": error}))
         self.last = models
