@@ -13,10 +13,10 @@ beforehand. Every block measures, one after the other and on both ranks at the s
     bare    a packet through our links, there and back, and no step around it
     gloo    isend, irecv and two waits of as many bytes, and no step around it
 
-The price of the exchange is step - alone. It is set against `gloo`, and should be at most 1.5 times that; and against
-plain - alone, for gloo costs more in a step than in a loop of its own. There the step's thread sleeps and gloo's has a
-core for itself; here both want one at the same time, and gloo's spins while another thread holds its connection. So
-where there are fewer cores than threads (three a rank) the fair comparisons are with `plain`, and `bare / gloo`.
+The price of the exchange is step - alone. gloo's own exchange of the same bytes in the same place costs plain - alone,
+and ours should be at most 1.5 times that. The same exchange in a loop with nothing around it (`gloo`) is several times
+cheaper than either: there the threads are awake and the caches warm, and no rank waits for the other to end its
+computing. Against it stands `bare`, our links in such a loop.
 
 Times are in milliseconds: medians over the rounds of a block, then over the blocks of both ranks. With `--ranks`, a
 ring of that many ranks runs 100 rounds of BEER instead, with d = 124.

@@ -26,7 +26,7 @@ def test_a_thousand_clients(data_dir: Path, problem: str, data: str) -> None:
     script = SCRIPT.format(problem=problem, data=data)
     # One thread: two of them wait for each other for minutes where other tests keep the cores busy.
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-c", script, data_dir]
+    command = [sys.executable, "-c", script, str(data_dir)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False, env=environment)
     assert done.returncode == 0, done.stderr
     print(f"{data}: {float(done.stdout):.2f} GiB at the most")

@@ -33,6 +33,7 @@ _FIRST_TAG = 0x6000
 _BYE, _NOTICE, _ALIVE = 0x00, 0xB2, 0xB3  # first bytes of what is not a packet (those begin with 0xB1)
 _NOTICE_HEAD = struct.Struct("<BIBQH")
 _LONGEST_NOTICE = 900
+_LEAVE_SECONDS = 900.0
 LEAST_CAPACITY = 1024
 
 
@@ -207,11 +208,13 @@ class Links:
         bye = torch.full((1,), _BYE, dtype=torch.uint8)
         # One for every receive that is posted there.
         farewells = [self._send(link, bye, keep=False) for link in self.links.values() for _ in range(_AHEAD)]
-        limit = time.monotonic() + self.timeout
+        # Neighbours that still do something else, such as evaluate, are waited for; one that dies is noticed.
+        patience = max(_LEAVE_SECONDS, self.timeout)
+        limit = time.monotonic() + patience
         for thread in self._threads:
             thread.join(max(0.0, limit - time.monotonic()))
         if any(thread.is_alive() for thread in self._threads):
-            self.fail(f"Rank {self.ranks.rank} waited {self.timeout:g} s for its neighbours to end round {self.round}.")
+            self.fail(f"Rank {self.ranks.rank} waited {patience:g} s for its neighbours to end round {self.round}.")
         if self.failure is not None and not self.failure.diverged:
             raise self.error()
         for link in self.links.values():
