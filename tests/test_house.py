@@ -1,6 +1,7 @@
 """The rooms keep to themselves: imports point one way, and nothing speaks where it should not."""
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -62,6 +63,12 @@ def test_files_stay_small_and_the_library_prints_nothing(path: Path) -> None:
     if path.relative_to(SOURCE).parts[0] != "cli":
         calls = [node.func for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call)]
         assert not [call for call in calls if isinstance(call, ast.Name) and call.id == "print"]
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(SOURCE)))
+def test_one_file_knows_torch_distributed(path: Path) -> None:
+    named = re.search(r"^\s*(import|from) torch\.distributed", path.read_text(), re.MULTILINE)
+    assert (named is not None) == (path.relative_to(SOURCE).as_posix() == "runtime/distributed.py")
 
 
 def test_the_surface_is_explicit_and_small() -> None:

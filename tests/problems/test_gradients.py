@@ -167,6 +167,26 @@ def test_the_mean_of_the_clients_is_the_whole(problem: gs.Problem) -> None:
         assert float(measured["loss"][0]) == pytest.approx(float(np.mean(losses)), rel=1e-10)
 
 
+def test_one_client_alone_has_the_same_gradients(problem: gs.Problem) -> None:
+    n = problem.clients
+    x = problem.x0() + 0.1 * torch.randn(n, problem.d, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    batch = torch.arange(3).expand(n, 3) + torch.arange(n)[:, None] % 2
+    for client in range(n):
+        own = slice(client, client + 1)
+        for one in (
+            problem.only(client),
+            gs.Problem.only(problem, client),
+        ):  # its own way, and the one that always works
+            assert one.clients == 1
+            counts = problem.row_counts
+            assert one.rows_per_client == (problem.rows_per_client if counts is None else int(counts[client]))
+            assert torch.equal(one.x0(), problem.x0())
+            for rows in (None, batch):
+                whole = problem.gradient(x, rows)[own]
+                alone = one.gradient(x[own], None if rows is None else rows[own])
+                assert torch.allclose(alone, whole, rtol=1e-10, atol=1e-12)
+
+
 def test_every_objective_runs(problem: gs.Problem) -> None:
     """A few rounds of BEER, whatever the problem: it goes down."""
     mixing = gs.mixing_matrix(gs.ring(problem.clients), "fdla")

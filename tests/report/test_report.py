@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from gossamer.report import convergence_figure, result_table, summarize
-from gossamer.report.table import human_bits
+from gossamer.report.table import human
 from gossamer.runtime.record import Record
 
 
@@ -56,8 +56,8 @@ def test_table_fits_its_console(width: int) -> None:
 
 
 @pytest.mark.parametrize(("bits", "said"), [(0, "0 bit"), (999, "999 bit"), (1.5e6, "1.5 Mbit"), (2e16, "2e+04 Tbit")])
-def test_human_bits(bits: float, said: str) -> None:
-    assert human_bits(bits) == said
+def test_human(bits: float, said: str) -> None:
+    assert human(bits) == said
 
 
 @pytest.mark.parametrize("suffix", ["png", "pdf", "svg"])

@@ -99,16 +99,7 @@ def _parser() -> _Parser:
         "  gossamer run my.toml --resume                     after Ctrl-C, or a crash\n"
         "  gossamer run my.toml --device cuda --json > result.json",
     )
-    run.add_argument("spec", metavar="SPEC", help="a TOML file, or the name of a shipped spec such as figure1")
-    add_output(run, "runs/ and the spec's file name")
-    run.add_argument("--data-dir", metavar="DIR", help="where data files lie (default: $GOSSAMER_DATA, then the cache)")
-    run.add_argument("--device", help="cpu, cuda, cuda:1, ... (default: the spec's, else cpu)")
-    run.add_argument("--target", type=float, metavar="NORM", help="also show what was sent until this gradient norm")
-    run.add_argument("--force", action="store_true", help="replace the records of an earlier run in the output folder")
-    run.add_argument("--resume", action="store_true", help="go on where an earlier run in the output folder stopped")
-    run.add_argument(
-        "--checkpoint-every", type=int, metavar="K", help="rounds between checkpoints (default: one a minute)"
-    )
+    _add_experiment(run, add_output, "cpu, cuda, cuda:1, ...", "one a minute")
 
     _add_launch(add, add_output)
 
@@ -159,6 +150,24 @@ def _parser() -> _Parser:
     return parser
 
 
+def _add_experiment(command: argparse.ArgumentParser, add_output: Any, devices: str, checkpoints: str) -> None:
+    """What `run` and `launch` have in common."""
+    command.add_argument("spec", metavar="SPEC", help="a TOML file, or the name of a shipped spec such as figure1")
+    add_output(command, "runs/ and the spec's file name")
+    command.add_argument("--data-dir", metavar="DIR", help="where data files lie (default: $GOSSAMER_DATA, the cache)")
+    command.add_argument("--device", help=f"{devices} (default: the spec's, else cpu)")
+    command.add_argument(
+        "--target", type=float, metavar="NORM", help="also show what was sent until this gradient norm"
+    )
+    command.add_argument("--force", action="store_true", help="replace what an earlier run left in the output folder")
+    command.add_argument(
+        "--resume", action="store_true", help="go on where an earlier run in the output folder stopped"
+    )
+    command.add_argument(
+        "--checkpoint-every", type=int, metavar="K", help=f"rounds between checkpoints (default: {checkpoints})"
+    )
+
+
 def _add_launch(add: Any, add_output: Any) -> None:
     """`gossamer launch`."""
     launch = add(
@@ -169,14 +178,7 @@ def _add_launch(add: Any, add_output: Any) -> None:
         "  gossamer launch my.toml --hosts alpha,beta,gamma:2\n"
         "  torchrun --nnodes 2 --nproc-per-node 4 --node-rank 0 --master-addr alpha -m gossamer launch my.toml",
     )
-    launch.add_argument("spec", metavar="SPEC", help="a TOML file, or the name of a shipped spec")
-    add_output(launch, "runs/ and the spec's file name")
-    launch.add_argument("--data-dir", metavar="DIR", help="where data files lie, on every host")
-    launch.add_argument("--device", help="cpu, or cuda for one GPU a process, in turn (default: the spec's, else cpu)")
-    launch.add_argument("--target", type=float, metavar="NORM", help="also show what was sent until this gradient norm")
-    launch.add_argument("--force", action="store_true", help="replace the records of an earlier run")
-    launch.add_argument("--resume", action="store_true", help="go on where an earlier run in the output folder stopped")
-    launch.add_argument("--checkpoint-every", type=int, metavar="K", help="rounds (default: a tenth of them)")
+    _add_experiment(launch, add_output, "cpu, or cuda for one GPU a process, in turn", "after each tenth of the rounds")
     launch.add_argument("--max-restarts", type=int, metavar="N", help="begin again from the checkpoints when ranks die")
     launch.add_argument("--timeout", type=float, default=60.0, metavar="S", help="for a silent neighbour (default: 60)")
     launch.add_argument(

@@ -8,9 +8,9 @@ from typing import Any
 from rich.markup import escape
 from rich.table import Table
 
+from gossamer.report.table import human
 from gossamer.runtime.record import Record
 
-_UNITS = ("B", "kB", "MB", "GB", "TB")
 _FIELDS = ("packets_sent", "bytes_sent", "packets_received", "bytes_received", "waiting", "hidden")
 
 
@@ -38,7 +38,7 @@ def links_table(records: Sequence[Record]) -> Table | None:
             escape(record.label),
             str(record.seed),
             f"{max(link['packets_sent'] for link in links):,}",
-            human_bytes(sum(link["bytes_sent"] for link in links) / len(links)),
+            human(sum(link["bytes_sent"] for link in links) / len(links), "B"),
             f"{sum(link['waiting'] for link in links) / clients:.2f} s",
             f"{sum(link['hidden'] for link in links) / len(links):.2f} s",
             f"{worst['neighbor']} by {worst['client']}, {worst['waiting']:.2f} s",
@@ -58,12 +58,3 @@ def write_links(records: Sequence[Record], path: Path) -> None:
             for link in links_of(record):
                 numbers = [link.get(name) for name in ("client", "neighbor", *_FIELDS)]
                 writer.writerow([record.label, record.seed, *numbers, left_out.get(link["client"])])
-
-
-def human_bytes(size: float) -> str:
-    """Bytes with a unit: 1234567 is `1.23 MB`."""
-    for unit in _UNITS:
-        if size < 1000 or unit == _UNITS[-1]:
-            break
-        size /= 1000
-    return f"{size:.3g} {unit}"

@@ -8,8 +8,7 @@ from rich.markup import escape
 from rich.measure import Measurement
 from rich.table import Table
 
-_UNITS = ("bit", "kbit", "Mbit", "Gbit", "Tbit")
-
+_PREFIXES = ("", "k", "M", "G", "T")
 
 _COLUMNS: dict[str, tuple[str, str]] = {
     "alpha": ("alpha", ".3g"),
@@ -51,7 +50,7 @@ def _table(summary: Sequence[dict[str, Any]], title: str, names: Sequence[str]) 
             if row[name] is None:
                 cells.append("diverged" if name == "grad_norm" and row["diverged"] else "-")
                 continue
-            text = human_bits(row[name]) if form == "bits" else format(row[name], form)
+            text = human(row[name]) if form == "bits" else format(row[name], form)
             cells.append(f"[bold]{text}[/]" if len(summary) > 1 and row[name] == best.get(name) else text)
         table.add_row(escape(row["method"]) + _lost(row), *cells)
     return table
@@ -63,10 +62,10 @@ def _lost(row: dict[str, Any]) -> str:
     return f" [red]({lost} of {lost + left} diverged)[/]" if lost and left else ""
 
 
-def human_bits(bits: float) -> str:
-    """Bits with a unit: 1234567 is `1.23 Mbit`."""
-    for unit in _UNITS:
-        if bits < 1000 or unit == _UNITS[-1]:
+def human(amount: float, unit: str = "bit") -> str:
+    """An amount with its unit: 1234567 is `1.23 Mbit`."""
+    for prefix in _PREFIXES:
+        if amount < 1000 or prefix == _PREFIXES[-1]:
             break
-        bits /= 1000
-    return f"{bits:.3g} {unit}"
+        amount /= 1000
+    return f"{amount:.3g} {prefix}{unit}"
