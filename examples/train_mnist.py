@@ -22,7 +22,7 @@ parser.add_argument("--data-dir")
 parser.add_argument("--steps", type=int, default=300)
 parser.add_argument("--checkpoints")
 options = parser.parse_args()
-rank, clients = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+rank, clients = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "4"))
 
 data = gs.problems.load(options.data, options.data_dir)
 mine = gs.problems.split(data.labels, clients, "sorted")[rank]  # most ranks see two or three digits only
@@ -32,10 +32,10 @@ torch.manual_seed(0)  # the same model on every rank
 model = nn.Sequential(nn.Flatten(), nn.Linear(inputs[0].numel(), 32), nn.Sigmoid(), nn.Linear(32, 10))
 method = gs.BEER(lr=0.5, gamma=0.1, compressor=gs.gsgd(5))
 optimizer = gs.DecentralizedOptimizer(model.parameters(), method, gs.mixing_matrix(gs.ring(clients), weights="fdla"))
-schedule = torch.optim.lr_scheduler.StepLR(optimizer, step_size=200, gamma=0.5)
 signal.signal(signal.SIGTERM, lambda *_: optimizer.ask_to_stop())
 
 step = optimizer.resume(options.checkpoints) if options.checkpoints else 0
+schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda t: 0.5 ** (t // 200), last_epoch=step - 1)
 rows = torch.Generator().manual_seed(rank + 1000 * step)
 batches = DataLoader(TensorDataset(inputs, targets), batch_size=100, shuffle=True, generator=rows)
 while step < options.steps and not optimizer.should_stop:

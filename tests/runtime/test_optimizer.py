@@ -260,7 +260,7 @@ def test_state_goes_on_bit_for_bit(tmp_path: Path) -> None:
         assert torch.equal(straight, resumed)
         assert at == (10, pytest.approx(0.2 * 0.99**10))
         assert began == 10
-        assert "not one of rank" in refused
+        assert "not this rank's: `client` is None there" in refused
 
 
 def averaging(rank: int) -> Any:

@@ -9,7 +9,7 @@ from typing import Any
 from rich.markup import escape
 
 from gossamer.cli.data import downloads
-from gossamer.cli.output import complain, console, progress_hooks, results, stop_signals, waiting
+from gossamer.cli.output import complain, console, progress_hooks, results, resume_news, stop_signals, waiting
 from gossamer.errors import InputError, RunError, StoppedError, check_integer, check_positive
 from gossamer.paper import shipped_spec, spec_path
 from gossamer.report import convergence_figure, result_table, summarize
@@ -54,7 +54,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _simulate(experiment: Experiment, folder: Path, options: argparse.Namespace, **saving: Any) -> int:
     try:
-        with progress_hooks(experiment, options.quiet) as hooks, stop_signals() as should_stop:
+        with resume_news(), progress_hooks(experiment, options.quiet) as hooks, stop_signals() as should_stop:
             runs = experiment.run(folder, should_stop=should_stop, **saving, **hooks)
         return show_results([run.record for run in runs], experiment, folder, options)
     except StoppedError as error:

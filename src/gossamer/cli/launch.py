@@ -1,9 +1,8 @@
-"""Running a spec across real processes: `gossamer launch`, which starts torchrun, and what torchrun starts."""
+"""Running a spec across real processes: `gossamer launch`, which starts torchrun and tells what came of it."""
 
 import argparse
 import contextlib
 import json
-import logging
 import os
 import shlex
 import shutil
@@ -11,24 +10,22 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
 from rich.markup import escape
 
 from gossamer.cli.data import downloads
 from gossamer.cli.experiments import make_room, show_results
 from gossamer.cli.output import complain, console, launch_progress, note, results, stop_signals, waiting
-from gossamer.errors import GossamerError, InputError, RunError, StoppedError, check_integer, check_positive
+from gossamer.cli.rank import be_a_rank, prepared
+from gossamer.errors import InputError, RunError, StoppedError, check_integer, check_positive
 from gossamer.paper import spec_path
 from gossamer.report import links_table, write_links
-from gossamer.runtime.experiment import Experiment, prepare
+from gossamer.runtime.experiment import Experiment
 from gossamer.runtime.record import Record, read_record, record_name
 from gossamer.runtime.watch import check_tensorboard
-from gossamer.runtime.worker import Work, work
-from gossamer.spec import load_spec
 
 TORCHRUN = (
     *("nnodes", "node-rank", "nproc-per-node", "master-addr", "master-port"),
@@ -53,7 +50,7 @@ def launch(options: argparse.Namespace) -> int:
     if options.tensorboard is not None:
         check_tensorboard()
     if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
-        return _be_a_rank(options)
+        return be_a_rank(options, _folder(options))
     return _start(options)
 
 
@@ -61,18 +58,14 @@ def _folder(options: argparse.Namespace) -> Path:
     return Path(options.output or Path("runs") / spec_path(options.spec).stem)
 
 
-def _prepare(options: argparse.Namespace, device: str | None) -> Experiment:
-    return prepare(load_spec(spec_path(options.spec)), data_dir=options.data_dir, device=device)
-
-
-# What is started by hand
-
-
 def _start(options: argparse.Namespace) -> int:
     folder = _folder(options)
     with downloads(options.quiet), waiting("Reading the data, working out the weights", options.quiet):
-        experiment = _prepare(options, "cpu" if options.device else None)
+        experiment = prepared(options, "cpu" if options.device else None)
+    commands = _commands(options, experiment.problem.clients)
     logs = folder / "logs"
+    if options.resume and not (folder / "checkpoints").is_dir() and _records(folder, experiment) is None:
+        note(f"There is nothing in '{folder}' to go on from: the run begins at its beginning.")
     if options.node_rank in (None, "0"):  # on a disk that hosts share, one of them makes room
         make_room(folder, experiment, force=options.force, resume=options.resume)
         if not options.resume:
@@ -81,7 +74,10 @@ def _start(options: argparse.Namespace) -> int:
         for old in [*logs.glob("*.error"), logs / "progress.json"]:
             old.unlink(missing_ok=True)
     logs.mkdir(parents=True, exist_ok=True)
-    code = _run_torchrun(_commands(options, experiment.problem.clients), logs, experiment, options)
+    begun = time.time()
+    code = _run_torchrun(commands, logs, experiment, options)
+    for line in _news(logs, begun):
+        note(line)
     shutil.rmtree(logs / "torchrun", ignore_errors=True)
     records = _records(folder, experiment)
     if code == 0 and records is None and _nodes(options) > 1 and not list(logs.glob("*.error")):
@@ -92,11 +88,12 @@ def _start(options: argparse.Namespace) -> int:
     assert records is not None
     write_links(records, folder / "links.csv")
     code = show_results(records, experiment, folder, options)
-    table = links_table(records)
+    out = console()
+    table = links_table(records, out)
     if table is not None and not options.json:
         with results():
-            console().print(table)
-            console().print(f"Links:   {escape(str(folder / 'links.csv'))}", highlight=False, soft_wrap=True)
+            out.print(table)
+            out.print(f"Links:   {escape(str(folder / 'links.csv'))}", highlight=False, soft_wrap=True)
     return code
 
 
@@ -263,6 +260,20 @@ def _records(folder: Path, experiment: Experiment) -> list[Record] | None:
     return records if all(record.end is not None for record in records) else None
 
 
+def _news(logs: Path, begun: float) -> list[str]:
+    """What the ranks' logs of this time say of where they went on, and of checkpoints that they could not use."""
+    said: dict[str, None] = {}
+    for path in sorted(logs.glob("rank*.log")):
+        if path.stat().st_mtime < begun:
+            continue
+        text = path.read_text(errors="replace")
+        for line in text[text.rfind(" INFO Rank ") :].splitlines():
+            for mark in ("goes on after round", "is passed over"):
+                if mark in line:
+                    said[line.split(" ", 3)[-1]] = None
+    return list(said)
+
+
 def _explain(logs: Path, code: int, folder: Path) -> None:
     """Raise what the ranks said of their end."""
     said = []
@@ -273,7 +284,9 @@ def _explain(logs: Path, code: int, folder: Path) -> None:
     if stopped and not any(one["code"] for one in said):
         raise StoppedError(f"{stopped[0]} Go on with `gossamer launch ... -o {folder} --resume`.")
     if not said:
-        raise RunError(f"The processes ended with exit code {code}; what they said is in '{logs}'.")
+        last = [line for path in sorted(logs.glob("torchrun*.log")) for line in _last_line(path)]
+        words = f" The last words: {' | '.join(last)[:300]}" if last else ""
+        raise RunError(f"The processes ended with exit code {code}; what they said is in '{logs}'.{words}")
     wrong = [one["sentence"] for one in said if one["code"] == 2]
     if wrong:
         raise InputError(wrong[0])
@@ -284,90 +297,6 @@ def _explain(logs: Path, code: int, folder: Path) -> None:
     raise RunError(f"{sentences[0]} Logs: '{logs}'; go on with --resume.")
 
 
-# What torchrun starts
-
-
-def _be_a_rank(options: argparse.Namespace) -> int:
-    rank, folder = int(os.environ["RANK"]), _folder(options)
-    logs = folder / "logs"
-    logs.mkdir(parents=True, exist_ok=True)
-    handler = logging.FileHandler(logs / f"rank{rank}.log")
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-    logger = logging.getLogger("gossamer")
-    logger.addHandler(handler)
-    logger.setLevel(logging.INFO)
-    error_file = logs / f"rank{rank}.error"
-    error_file.unlink(missing_ok=True)
-    attempt = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
-    logger.info("Rank %d of %s, attempt %d, process %d.", rank, os.environ["WORLD_SIZE"], attempt, os.getpid())
-    try:
-        _work(options, folder, rank, attempt)
-    except StoppedError as error:
-        logger.info(str(error))
-        error_file.write_text(json.dumps({"sentence": str(error), "code": 0}))
-        _leave(0)
-    except (GossamerError, OSError) as error:
-        code = 1 if isinstance(error, RunError | OSError) else 2
-        where = f" '{error.filename}'" if isinstance(error, OSError) else ""
-        said = (
-            f"Rank {rank} cannot write or read{where}: {error.strerror}." if isinstance(error, OSError) else str(error)
-        )
-        logger.error(said)
-        error_file.write_text(json.dumps({"sentence": said, "code": code}))
-        _leave(complain(said, code))
-    except BaseException:
-        logger.exception("Rank %d ended by an error of its own.", rank)
-        raise
-    return 0
-
-
-def _leave(code: int) -> None:
-    """End now: what gloo still has under way would make an ordinary end wait for neighbours that are gone."""
-    logging.shutdown()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
-
-
-def _work(options: argparse.Namespace, folder: Path, rank: int, attempt: int) -> None:
-    device = options.device
-    if device == "cuda" and torch.cuda.is_available():
-        device = f"cuda:{int(os.environ.get('LOCAL_RANK', '0')) % torch.cuda.device_count()}"
-    experiment = _prepare(options, device)
-    with stop_signals(loud=False) as should_stop, _telling(folder, rank, experiment, options) as progress:
-        how = Work(
-            folder=folder,
-            timeout=options.timeout,
-            checkpoint_every=options.checkpoint_every,
-            resume=options.resume or attempt > 0,
-            is_reporter=os.environ.get("GOSSAMER_REPORTER") == "1",
-            transport=options.transport,
-            tensorboard=None if options.tensorboard is None else Path(options.tensorboard),
-            progress=progress,
-            should_stop=should_stop,
-        )
-        work(experiment, how)
-
-
-@contextlib.contextmanager
-def _telling(
-    folder: Path, rank: int, experiment: Experiment, options: argparse.Namespace
-) -> Iterator[Callable[[str, int, int], None] | None]:
-    """How a rank tells of its progress: rank 0 to the terminal, or one rank of this host to who launched it."""
-    is_launched = os.environ.get("GOSSAMER_LAUNCHED") == "1"
-    is_here = os.environ.get("GOSSAMER_REPORTER") == "1" and os.environ.get("LOCAL_RANK") == "0"
-    is_first = is_here if is_launched else rank == 0
-    if not is_first or options.quiet:
-        yield None
-    elif not is_launched:
-        with launch_progress(experiment, options.quiet) as show:
-            yield lambda label, seed, done: show({"label": label, "seed": seed, "done": done})
-    else:
-        path = folder / "logs" / "progress.json"
-
-        def tell(label: str, seed: int, done: int) -> None:
-            beside = path.with_suffix(".tmp")
-            beside.write_text(json.dumps({"label": label, "seed": seed, "done": done, "pid": os.getpid()}))
-            beside.replace(path)
-
-        yield tell
+def _last_line(path: Path) -> list[str]:
+    lines = [line.strip() for line in path.read_text(errors="replace").splitlines() if line.strip()]
+    return lines[-1:]

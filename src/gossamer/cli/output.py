@@ -2,6 +2,7 @@
 
 import contextlib
 import inspect
+import logging
 import os
 import signal
 import sys
@@ -127,6 +128,28 @@ def stop_signals(*, loud: bool = True) -> Iterator[Callable[[], bool]]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+class _Notes(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        note(record.getMessage())
+
+
+@contextlib.contextmanager
+def resume_news() -> Iterator[None]:
+    """Say where a run goes on, and which checkpoints could not be used."""
+    handler, loggers = _Notes(), [logging.getLogger(f"gossamer.runtime.{name}") for name in ("checkpoint", "recorder")]
+    handler.addFilter(lambda record: "goes on after" in record.getMessage() or "passed over" in record.getMessage())
+    before = [one.level for one in loggers]
+    for one in loggers:
+        one.addHandler(handler)
+        one.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        for one, level in zip(loggers, before, strict=True):
+            one.removeHandler(handler)
+            one.setLevel(level)
 
 
 @contextlib.contextmanager

@@ -5,12 +5,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from rich.console import Console
 from rich.markup import escape
+from rich.measure import Measurement
 from rich.table import Table
 
 from gossamer.report.table import human
 from gossamer.runtime.record import Record
 
+_HEADINGS = ("run", "packets", "sent per link", "waited", "hidden", "left out", "most waited for")
 _FIELDS = ("packets_sent", "bytes_sent", "packets_received", "bytes_received", "waiting", "hidden")
 
 
@@ -20,31 +23,39 @@ def links_of(record: Record) -> list[dict[str, Any]]:
     return [link for link in links if isinstance(link, dict)] if isinstance(links, list) else []
 
 
-def links_table(records: Sequence[Record]) -> Table | None:
-    """One line a run: what a link carried, and what its clients waited for; None if no run was across processes."""
+def links_table(records: Sequence[Record], console: Console) -> Table | None:
+    """One line a run: what a link carried, and what its clients waited for; None if no run was across processes.
+
+    A narrow console gets the first columns only.
+    """
     told = [(record, links_of(record)) for record in records]
-    told = [(record, links) for record, links in told if links]
-    if not told:
+    rows = [_row(record, links) for record, links in told if links]
+    if not rows:
         return None
-    table = Table(title="Links", title_justify="left", title_style="bold", header_style="bold")
-    table.add_column("method", min_width=8)
-    for heading in ("seed", "packets", "sent per link", "waited per client", "hidden", "most waited for", "left out"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    for record, links in told:
-        clients = len({link["client"] for link in links})
-        worst = max(links, key=lambda link: float(link["waiting"]))
-        error = record.rows[-1].get("compression_error") if record.rows else None
-        table.add_row(
-            escape(record.label),
-            str(record.seed),
-            f"{max(link['packets_sent'] for link in links):,}",
-            human(sum(link["bytes_sent"] for link in links) / len(links), "B"),
-            f"{sum(link['waiting'] for link in links) / clients:.2f} s",
-            f"{sum(link['hidden'] for link in links) / len(links):.2f} s",
-            f"{worst['neighbor']} by {worst['client']}, {worst['waiting']:.2f} s",
-            "-" if error is None else f"{error:.1%}",
-        )
+    for shown in range(len(_HEADINGS), 1, -1):
+        table = Table(title="Links", title_justify="left", title_style="bold", header_style="bold")
+        for number, heading in enumerate(_HEADINGS[:shown]):
+            table.add_column(heading, justify="right" if number else "left", no_wrap=True)
+        for row in rows:
+            table.add_row(*row[:shown])
+        if Measurement.get(console, console.options.update(max_width=10_000), table).maximum <= console.width:
+            break
     return table
+
+
+def _row(record: Record, links: Sequence[dict[str, Any]]) -> list[str]:
+    clients = len({link["client"] for link in links})
+    worst = max(links, key=lambda link: float(link["waiting"]))
+    error = record.rows[-1].get("compression_error") if record.rows else None
+    return [
+        escape(f"{record.label}, seed {record.seed}"),
+        f"{max(link['packets_sent'] for link in links):,}",
+        human(sum(link["bytes_sent"] for link in links) / len(links), "B"),
+        f"{sum(link['waiting'] for link in links) / clients:.2f} s",
+        f"{sum(link['hidden'] for link in links) / len(links):.2f} s",
+        "-" if error is None else f"{error:.1%}",
+        f"{worst['neighbor']} by {worst['client']}, {worst['waiting']:.2f} s",
+    ]
 
 
 def write_links(records: Sequence[Record], path: Path) -> None:

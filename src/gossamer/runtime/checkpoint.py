@@ -116,7 +116,7 @@ class Checkpoints:
         checkpoint = read(path)
         theirs = checkpoint.facts.get("identity")
         if theirs != self.identity or checkpoint.facts.get("round") != round:
-            raise DataError(f"'{path}' is of another run: {_difference(theirs, self.identity)}.")
+            raise DataError(f"'{path}' is of another run: {difference(theirs, self.identity)}.")
         return checkpoint
 
     def usable(self) -> Iterator[Checkpoint]:
@@ -187,7 +187,7 @@ def _checksum(arrays: Mapping[str, Any]) -> int:
     return checksum
 
 
-def _difference(theirs: Any, ours: Mapping[str, Any]) -> str:
+def difference(theirs: Any, ours: Mapping[str, Any]) -> str:
     """The first setting in which two runs differ."""
     if isinstance(theirs, dict):
         for name in {**ours, **theirs}:

@@ -81,7 +81,7 @@ class Ranks:
     def mean(self, x: Tensor) -> Tensor:
         """The mean of every rank's tensor, in float64: a collective, for what is measured and not for training."""
         total = x.detach().to("cpu", torch.float64, copy=True)
-        with self._settling("averaged the models"):
+        with self._settling("averaged the models (every rank must take part)"):
             dist.all_reduce(total, group=self._group)
         return (total / self.size).to(x)
 
@@ -159,7 +159,7 @@ class Ranks:
     def _settling(self, what: str) -> Iterator[None]:
         try:
             yield
-        except RuntimeError as error:
+        except (RuntimeError, ValueError) as error:  # a ValueError where the process group is gone
             raise RunError(
                 f"A process went away, or was silent for {self.timeout:g} s, before all had {what}: {reason(error)}."
             ) from None

@@ -34,6 +34,7 @@ _BYE, _NOTICE, _ALIVE = 0x00, 0xB2, 0xB3  # first bytes of what is not a packet 
 _NOTICE_HEAD = struct.Struct("<BIBQH")
 _LONGEST_NOTICE = 900
 _LEAVE_SECONDS = 900.0
+_LINGER_SECONDS = 0.5  # a connection that is closed too soon after a notice may take the notice with it
 LEAST_CAPACITY = 1024
 
 
@@ -233,6 +234,8 @@ class Links:
         for notice in self._notices:
             with contextlib.suppress(RuntimeError):
                 notice.wait(timedelta(seconds=2))  # a neighbour may not have begun to listen yet
+        if self._notices:
+            time.sleep(_LINGER_SECONDS)
         nothing = torch.empty(1, dtype=torch.uint8)
         for neighbor in self.links:
             with contextlib.suppress(RuntimeError):
@@ -252,7 +255,7 @@ class Links:
     def _send(self, link: Link, tensor: Tensor, keep: bool = True) -> Any:
         try:
             work = self.ranks.isend(tensor, link.neighbor, self._tag)
-        except RuntimeError as error:
+        except (RuntimeError, ValueError) as error:  # a ValueError where the process group is gone
             self._lost(link, error)
             raise self.error() from None
         if keep:
@@ -265,9 +268,11 @@ class Links:
 
     def _listen(self, link: Link) -> None:
         """What a neighbour's thread does: receive, hand over, post the next receive, until it says goodbye."""
-        goodbyes = 0
+        goodbyes, broken = 0, None
         try:
             while goodbyes < _AHEAD:
+                if broken is not None and not link.posted:
+                    raise broken
                 buffer, work = link.posted.popleft()
                 work.wait(PATIENCE)
                 arrived = time.perf_counter()
@@ -282,11 +287,14 @@ class Links:
                     self._told(link, buffer)
                 else:
                     self._inbox.put((link.neighbor, arrived, buffer))
-                self._post(link)  # another is posted already
+                try:
+                    self._post(link)  # another is posted already
+                except RuntimeError as error:
+                    broken = error  # but what has arrived before the connection broke may say why it did
         except RuntimeError as error:
             self._lost(link, error)
 
-    def _lost(self, link: Link, error: RuntimeError) -> None:
+    def _lost(self, link: Link, error: Exception) -> None:
         self.fail(
             f"Rank {self.ranks.rank} lost its neighbour {link.neighbor} in round {self.round}: the process died or the "
             f"connection broke ({reason(error)})."

@@ -21,7 +21,7 @@ from gossamer.algorithms.base import Algorithm
 from gossamer.algorithms.dsgd import DSGD
 from gossamer.compression.base import CODECS, Codec
 from gossamer.errors import GossamerError, InputError, check_choice, check_integer, check_nonnegative, check_positive
-from gossamer.runtime.checkpoint import Checkpoint, Checkpoints, common, needed
+from gossamer.runtime.checkpoint import Checkpoint, Checkpoints, common, difference, needed
 from gossamer.runtime.client import Client, Transport
 from gossamer.runtime.distributed import Ranks
 from gossamer.runtime.measure import describe_method
@@ -41,7 +41,8 @@ class DecentralizedOptimizer(torch.optim.Optimizer):
     step only, so packets travel while the next gradient is computed.
 
     Args:
-        params: Parameters, or groups of them with their own `lr` and `weight_decay`.
+        params: Parameters, or groups of them with their own `lr` and `weight_decay`. Those that are frozen now
+            (`requires_grad=False`) are left alone.
         method: Such as `gossamer.BEER(...)`. What it asks of the full gradient is taken from the first minibatch: an
             optimiser never sees more.
         mixing: The mixing matrix, of as many clients as there are processes; rank i is client i.
@@ -77,7 +78,7 @@ class DecentralizedOptimizer(torch.optim.Optimizer):
         self._client: Client | None = None
         self._mixing, self._method = mixing, method.with_minibatch_start()
         super().__init__(params, {"lr": method.lr, "weight_decay": check_nonnegative("weight_decay", weight_decay)})
-        self._parameters = [p for group in self.param_groups for p in group["params"]]
+        self._parameters = [p for group in self.param_groups for p in group["params"] if p.requires_grad]
         self._check_parameters()
         x = torch.cat([p.detach().reshape(-1) for p in self._parameters])[None]
         compressor = getattr(method, "compressor", None)
@@ -116,6 +117,8 @@ class DecentralizedOptimizer(torch.optim.Optimizer):
 
     def _check_parameters(self) -> None:
         kinds = {(p.dtype, p.device) for p in self._parameters}
+        if not kinds:
+            raise InputError("There is nothing to train: no parameter has requires_grad=True.")
         if len(kinds) > 1 or next(iter(kinds))[0] not in (torch.float32, torch.float64):
             found = ", ".join(sorted(f"{str(dtype)[6:]} on {device}" for dtype, device in kinds))
             raise InputError(
@@ -161,6 +164,8 @@ class DecentralizedOptimizer(torch.optim.Optimizer):
 
         Methods that take gradients at several points of a round need the closure: it is called once more for each.
         """
+        if self.client.is_closed:
+            raise InputError(f"The optimiser was closed after round {self.rounds}; make another one to go on.")
         loss = None
         try:
             if closure is not None:
@@ -195,7 +200,8 @@ class DecentralizedOptimizer(torch.optim.Optimizer):
 
     def _spread(self, values: list[float]) -> Tensor:
         """(1, d): one value a group, for each of its coordinates."""
-        sizes = torch.tensor([sum(p.numel() for p in group["params"]) for group in self.param_groups])
+        trained = [[p.numel() for p in group["params"] if p.requires_grad] for group in self.param_groups]
+        sizes = torch.tensor([sum(group) for group in trained])
         x = self.client.state.x
         return torch.repeat_interleave(torch.tensor(values, dtype=x.dtype), sizes).to(x.device)[None]
 
@@ -220,7 +226,12 @@ class DecentralizedOptimizer(torch.optim.Optimizer):
         return gradient
 
     def _name(self, number: int) -> str:
-        names = [name for group in self.param_groups for name in group.get("param_names", [])]
+        names = [
+            name
+            for group in self.param_groups
+            for name, p in zip(group.get("param_names", []), group["params"], strict=False)
+            if p.requires_grad
+        ]
         known = f" {names[number]!r}" if number < len(names) else f" {number}"
         return f"Parameter{known}, of shape {tuple(self._parameters[number].shape)},"
 
@@ -286,8 +297,9 @@ class DecentralizedOptimizer(torch.optim.Optimizer):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on from a `state_dict` of the same method, network and rank; the parameters are set, too."""
         kept = state_dict.get("client")
-        if not isinstance(kept, dict) or kept.get("identity") != self._identity:
-            raise InputError(f"The state is not one of rank {self._ranks.rank} with this method and this network.")
+        identity = kept.get("identity") if isinstance(kept, dict) else None
+        if not isinstance(kept, dict) or identity != self._identity:
+            raise InputError(f"The state is not this rank's: {difference(identity, self._identity)}.")
         rest = {name: value for name, value in state_dict.items() if name != "client"}
         super().load_state_dict(rest)
         self.client.restore(Checkpoint(kept["facts"], {name: x.clone() for name, x in kept["tensors"].items()}))
