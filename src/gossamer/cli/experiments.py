@@ -54,7 +54,11 @@ def run(options: argparse.Namespace) -> int:
 
 def _simulate(experiment: Experiment, folder: Path, options: argparse.Namespace, **saving: Any) -> int:
     try:
-        with resume_news(), progress_hooks(experiment, options.quiet) as hooks, stop_signals() as should_stop:
+        with (
+            resume_news(options.quiet),
+            progress_hooks(experiment, options.quiet) as hooks,
+            stop_signals() as should_stop,
+        ):
             runs = experiment.run(folder, should_stop=should_stop, **saving, **hooks)
         return show_results([run.record for run in runs], experiment, folder, options)
     except StoppedError as error:

@@ -77,7 +77,8 @@ def _start(options: argparse.Namespace) -> int:
     begun = time.time()
     code = _run_torchrun(commands, logs, experiment, options)
     for line in _news(logs, begun):
-        note(line)
+        if not options.quiet or "passed over" in line:
+            note(line)
     shutil.rmtree(logs / "torchrun", ignore_errors=True)
     records = _records(folder, experiment)
     if code == 0 and records is None and _nodes(options) > 1 and not list(logs.glob("*.error")):

@@ -136,10 +136,11 @@ class _Notes(logging.Handler):
 
 
 @contextlib.contextmanager
-def resume_news() -> Iterator[None]:
-    """Say where a run goes on, and which checkpoints could not be used."""
+def resume_news(quiet: bool) -> Iterator[None]:
+    """Say which checkpoints could not be used and, unless quiet, where a run goes on."""
     handler, loggers = _Notes(), [logging.getLogger(f"gossamer.runtime.{name}") for name in ("checkpoint", "recorder")]
-    handler.addFilter(lambda record: "goes on after" in record.getMessage() or "passed over" in record.getMessage())
+    marks = ("passed over",) if quiet else ("passed over", "goes on after")
+    handler.addFilter(lambda record: any(mark in record.getMessage() for mark in marks))
     before = [one.level for one in loggers]
     for one in loggers:
         one.addHandler(handler)
