@@ -281,16 +281,16 @@ class Links:
                     goodbyes += 1
                     self._inbox.put((link.neighbor, arrived, None))
                     continue
+                try:
+                    self._post(link)
+                except RuntimeError as error:
+                    broken = error  # but what has arrived before the connection broke may say why it did
                 if first == _ALIVE:
                     link.seen_alive = arrived
                 elif first == _NOTICE:
                     self._told(link, buffer)
                 else:
                     self._inbox.put((link.neighbor, arrived, buffer))
-                try:
-                    self._post(link)  # another is posted already
-                except RuntimeError as error:
-                    broken = error  # but what has arrived before the connection broke may say why it did
         except RuntimeError as error:
             self._lost(link, error)
 
