@@ -13,7 +13,9 @@ bytes of Ethernet, IP and TCP headers for each 1,448 bytes of a packet (4.6 %); 
 what came in, of 66 bytes each, where none could ride on a frame that left anyway. `frames` counts all of them.
 
 delay: two hosts on a switch that holds each frame for 10 ms, at 100 Mbit/s. An exchange cannot be faster than one such
-delay, and a median round, computing included, must take at most 1.3 of them as they truly are. Of two ranks that do not start at the same moment one is early
+delay, and a median round, computing included, must take at most 1.3 of them as they truly are.
+
+Of two ranks that do not start at the same moment one is early
 in even rounds and the other in odd ones, for ever, so a round is half of two in a row. `true` is the delay as a byte
 sees it in a plain TCP connection (half a round trip), `gloo` an exchange of as many bytes by isend and irecv without a
 receive posted ahead: about two delays, since gloo sends only when it knows of the receive.
