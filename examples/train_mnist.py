@@ -3,7 +3,7 @@
 torchrun --nproc-per-node 4 examples/train_mnist.py --data-dir data/
 torchrun --nproc-per-node 4 examples/train_mnist.py --data digits      # a small data set that needs no download
 
-Stop it with Ctrl-C or `kill`, start it again with `--checkpoints DIR`, and it goes on where all ranks were.
+With `--checkpoints DIR`, `kill` any one rank and all stop after the same step; start again, and all go on from there.
 """
 
 import argparse

@@ -167,13 +167,18 @@ def test_the_wrong_number_of_processes_and_a_spec_that_differs(tmp_path: Path) -
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode != 0
     assert "The spec has 4 clients, one a process, but 3 processes were started; start 4." in done.stderr
+    command[4] = "4"
+    for said in ("gradient norm", "exists already"):  # shown by rank 0, and not overwritten the second time
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False)
+        assert said in done.stdout + done.stderr
+        assert (done.returncode == 0) == (said == "gradient norm")
     other = tmp_path / "other.toml"
     other.write_text(path.read_text().replace("lr = 0.1", "lr = 0.2"))
     script = tmp_path / "differ.py"
     script.write_text(
         "import os, sys\nfrom gossamer.cli import main\n"
         "which = 'other.toml' if os.environ['RANK'] == '2' else 'my.toml'\n"
-        "sys.exit(main(['launch', which, '-o', 'out']))\n"
+        "sys.exit(main(['launch', which, '-o', 'other']))\n"
     )
     done = subprocess.run(
         [*torchrun, "4", str(script)], cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False

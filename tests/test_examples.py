@@ -53,13 +53,13 @@ def test_training_mnist_with_torchrun(data_dir: Path, tmp_path: Path) -> None:
             time.sleep(0.1)
         found = subprocess.run(["pgrep", "-P", str(process.pid)], capture_output=True, text=True, check=True)
         os.kill(int(found.stdout.split()[2]), signal.SIGTERM)
-        _, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=60)
     finally:
         process.kill()
     assert process.returncode == 0, err
-    rounds = {name.name.split("-")[1] for name in tmp_path.glob("kept/client*") if "50." not in name.name}
-    stopped = max(rounds)
-    assert len(list(tmp_path.glob(f"kept/*{stopped}"))) == 4, "all stopped at one round"
+    latest = {max(path.name.split("-")[1] for path in tmp_path.glob(f"kept/client{rank}-*")) for rank in range(4)}
+    assert len(latest) == 1, "all stopped at one round"
+    assert "step 300" not in out, "before the end"
     done = subprocess.run(
         command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120, check=False
     )

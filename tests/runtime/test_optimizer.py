@@ -237,6 +237,8 @@ def saving(rank: int, folder: Path) -> Any:
     straight = vector(model)
     optimizer.load_state_dict(torch.load(folder / f"{rank}.pt", weights_only=True))
     at = (optimizer.rounds, optimizer.param_groups[0]["lr"])
+    links = kept["client"]["facts"]["links"]
+    assert all(link["packets_sent"] == link["packets_received"] == 10 for link in links), "the last one, too"
     train(optimizer, model, mine, rank, 10)
     loaded = vector(model)
     optimizer.close()

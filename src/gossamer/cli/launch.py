@@ -14,17 +14,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.markup import escape
-
 from gossamer.cli.data import downloads
-from gossamer.cli.experiments import make_room, show_results
-from gossamer.cli.output import complain, console, launch_progress, note, results, stop_signals, waiting
-from gossamer.cli.rank import be_a_rank, prepared
+from gossamer.cli.experiments import make_room
+from gossamer.cli.output import complain, launch_progress, note, stop_signals, waiting
+from gossamer.cli.rank import be_a_rank, finished_records, prepared, show_launched
 from gossamer.errors import InputError, RunError, StoppedError, check_integer, check_positive
 from gossamer.paper import spec_path
-from gossamer.report import links_table, write_links
 from gossamer.runtime.experiment import Experiment
-from gossamer.runtime.record import Record, read_record, record_name
 from gossamer.runtime.watch import check_tensorboard
 
 TORCHRUN = (
@@ -32,7 +28,7 @@ TORCHRUN = (
     *("rdzv-backend", "rdzv-endpoint", "rdzv-id", "rdzv-conf", "local-addr"),
 )
 """Flags that are handed on to torchrun."""
-_PORT = 29400
+_FIRST_PORT, _PORTS = 29400, 1000  # of the first host, where several find each other
 _POLL_SECONDS = 0.1
 
 
@@ -44,6 +40,8 @@ def launch(options: argparse.Namespace) -> int:
     started by something else. A run that was stopped goes on with --resume; with --max-restarts it goes on by itself.
     """
     check_positive("timeout", options.timeout)
+    if options.target is not None:
+        check_positive("target", options.target)
     for name in ("checkpoint_every", "max_restarts"):
         if getattr(options, name) is not None:
             check_integer(name.replace("_", "-"), getattr(options, name), 0 if name == "max_restarts" else 1)
@@ -64,7 +62,7 @@ def _start(options: argparse.Namespace) -> int:
         experiment = prepared(options, "cpu" if options.device else None)
     commands = _commands(options, experiment.problem.clients)
     logs = folder / "logs"
-    if options.resume and not (folder / "checkpoints").is_dir() and _records(folder, experiment) is None:
+    if options.resume and not (folder / "checkpoints").is_dir() and finished_records(folder, experiment) is None:
         note(f"There is nothing in '{folder}' to go on from: the run begins at its beginning.")
     if options.node_rank in (None, "0"):  # on a disk that hosts share, one of them makes room
         make_room(folder, experiment, force=options.force, resume=options.resume)
@@ -80,22 +78,14 @@ def _start(options: argparse.Namespace) -> int:
         if not options.quiet or "passed over" in line:
             note(line)
     shutil.rmtree(logs / "torchrun", ignore_errors=True)
-    records = _records(folder, experiment)
+    records = finished_records(folder, experiment)
     if code == 0 and records is None and _nodes(options) > 1 and not list(logs.glob("*.error")):
         note("This host's part is done; the records are on the host of rank 0.")
         return 0
     if code != 0 or records is None:
         _explain(logs, code, folder)
     assert records is not None
-    write_links(records, folder / "links.csv")
-    code = show_results(records, experiment, folder, options)
-    out = console()
-    table = links_table(records, out)
-    if table is not None and not options.json:
-        with results():
-            out.print(table)
-            out.print(f"Links:   {escape(str(folder / 'links.csv'))}", highlight=False, soft_wrap=True)
-    return code
+    return show_launched(records, experiment, folder, options)
 
 
 def _commands(options: argparse.Namespace, clients: int) -> list[list[str]]:
@@ -116,7 +106,7 @@ def _commands(options: argparse.Namespace, clients: int) -> list[list[str]]:
     if given:
         raise InputError(f"--hosts says how torchrun is started; leave --{next(iter(given))} out, or --hosts.")
     hosts = _hosts(options.hosts, clients)
-    first = next(iter(hosts))
+    first, run = next(iter(hosts)), os.getpid()  # so that two launches at a time do not meet
     commands = []
     for host, here in hosts.items():
         # A rendezvous over several hosts hangs unless each is told its own address and whether it is the first.
@@ -124,8 +114,8 @@ def _commands(options: argparse.Namespace, clients: int) -> list[list[str]]:
             "nnodes": len(hosts),
             "nproc-per-node": here,
             "rdzv-backend": "c10d",
-            "rdzv-endpoint": f"{first}:{_PORT}",
-            "rdzv-id": "gossamer",
+            "rdzv-endpoint": f"{first}:{_FIRST_PORT + run % _PORTS}",
+            "rdzv-id": f"gossamer-{run}",
             "rdzv-conf": f"is_host={int(host == first)}",
             "local-addr": host,
         }
@@ -252,15 +242,6 @@ def _progress(logs: Path) -> dict[str, Any] | None:
     return state if isinstance(state, dict) else None
 
 
-def _records(folder: Path, experiment: Experiment) -> list[Record] | None:
-    """The records of all runs, if all are over."""
-    paths = [folder / record_name(label, seed) for label in experiment.methods for seed in experiment.spec.seeds]
-    if not all(path.exists() for path in paths):
-        return None
-    records = [read_record(path) for path in paths]
-    return records if all(record.end is not None for record in records) else None
-
-
 def _news(logs: Path, begun: float) -> list[str]:
     """What the ranks' logs of this time say of where they went on, and of checkpoints that they could not use."""
     said: dict[str, None] = {}
@@ -291,7 +272,6 @@ def _explain(logs: Path, code: int, folder: Path) -> None:
     wrong = [one["sentence"] for one in said if one["code"] == 2]
     if wrong:
         raise InputError(wrong[0])
-    # A rank that saw it itself knows more than one that was told.
     sentences = list(dict.fromkeys(one["sentence"] for one in said))
     for sentence in sentences[1:4]:
         complain(sentence, 1)

@@ -6,15 +6,20 @@ import json
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import NoReturn
 
 import torch
+from rich.markup import escape
 
-from gossamer.cli.output import complain, launch_progress, stop_signals
+from gossamer.cli.experiments import make_room, show_results
+from gossamer.cli.output import complain, console, launch_progress, results, stop_signals
 from gossamer.errors import GossamerError, RunError, StoppedError
 from gossamer.paper import spec_path
+from gossamer.report import links_table, write_links
 from gossamer.runtime.experiment import Experiment, prepare
+from gossamer.runtime.record import Record, read_record, record_name
 from gossamer.runtime.worker import Work, work
 from gossamer.spec import load_spec
 
@@ -22,6 +27,28 @@ from gossamer.spec import load_spec
 def prepared(options: argparse.Namespace, device: str | None) -> Experiment:
     """What the spec names, built and checked."""
     return prepare(load_spec(spec_path(options.spec)), data_dir=options.data_dir, device=device)
+
+
+def finished_records(folder: Path, experiment: Experiment) -> list[Record] | None:
+    """The records of all runs, if all are over."""
+    paths = [folder / record_name(label, seed) for label in experiment.methods for seed in experiment.spec.seeds]
+    if not all(path.exists() for path in paths):
+        return None
+    records = [read_record(path) for path in paths]
+    return records if all(record.end is not None for record in records) else None
+
+
+def show_launched(records: Sequence[Record], experiment: Experiment, folder: Path, options: argparse.Namespace) -> int:
+    """What `gossamer run` shows, and the account of the links."""
+    write_links(records, folder / "links.csv")
+    code = show_results(records, experiment, folder, options)
+    out = console()
+    table = links_table(records, out)
+    if table is not None and not options.json:
+        with results():
+            out.print(table)
+            out.print(f"Links:   {escape(str(folder / 'links.csv'))}", highlight=False, soft_wrap=True)
+    return code
 
 
 def be_a_rank(options: argparse.Namespace, folder: Path) -> int:
@@ -39,7 +66,7 @@ def be_a_rank(options: argparse.Namespace, folder: Path) -> int:
     attempt = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
     logger.info("Rank %d of %s, attempt %d, process %d.", rank, os.environ["WORLD_SIZE"], attempt, os.getpid())
     try:
-        _work(options, folder, rank, attempt)
+        return _work(options, folder, rank, attempt)
     except StoppedError as error:
         logger.info(str(error))
         error_file.write_text(json.dumps({"sentence": str(error), "code": 0}))
@@ -56,10 +83,9 @@ def be_a_rank(options: argparse.Namespace, folder: Path) -> int:
     except BaseException:
         logger.exception("Rank %d ended by an error of its own.", rank)
         raise
-    return 0
 
 
-def _leave(code: int) -> None:
+def _leave(code: int) -> NoReturn:
     """End now: what gloo still has under way would make an ordinary end wait for neighbours that are gone."""
     logging.shutdown()
     sys.stdout.flush()
@@ -67,11 +93,14 @@ def _leave(code: int) -> None:
     os._exit(code)
 
 
-def _work(options: argparse.Namespace, folder: Path, rank: int, attempt: int) -> None:
+def _work(options: argparse.Namespace, folder: Path, rank: int, attempt: int) -> int:
     device = options.device
     if device == "cuda" and torch.cuda.is_available():
         device = f"cuda:{int(os.environ.get('LOCAL_RANK', '0')) % torch.cuda.device_count()}"
     experiment = prepared(options, device)
+    is_on_its_own = os.environ.get("GOSSAMER_LAUNCHED") != "1" and rank == 0  # nobody else makes room, or shows results
+    if is_on_its_own and attempt == 0:
+        make_room(folder, experiment, force=options.force, resume=options.resume)
     with stop_signals(loud=False) as should_stop, _telling(folder, rank, experiment, options) as progress:
         how = Work(
             folder=folder,
@@ -85,6 +114,8 @@ def _work(options: argparse.Namespace, folder: Path, rank: int, attempt: int) ->
             should_stop=should_stop,
         )
         work(experiment, how)
+    records = finished_records(folder, experiment) if is_on_its_own else None
+    return 0 if records is None else show_launched(records, experiment, folder, options)
 
 
 @contextlib.contextmanager

@@ -43,10 +43,8 @@ class Client:
         self.method, self.ranks, self.codec, self.run = method, ranks, codec, run
         self.rank = ranks.rank
         self.streams = Streams([seed], [self.rank], x.device)
-        row = mixing.sparse[[self.rank]].tocoo()
-        self.weights = {int(j): float(w) for j, w in zip(row.col, row.data, strict=True) if w or j == self.rank}
         neighbors = mixing.neighbors(self.rank)
-        self.weights |= {j: 0.0 for j in (*neighbors, self.rank) if j not in self.weights}
+        self.weights = {j: float(mixing.sparse[self.rank, j]) for j in sorted([*neighbors, self.rank])}
         capacity = _capacity(method, x.shape[1], x.dtype, codec)
         if transport == "nccl":
             ranks.open_device_group(x.device)
@@ -95,9 +93,9 @@ class Client:
 
     def save(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Tensors and facts from which `restore` goes on; the exchange under way is waited for."""
-        links = self.links.numbers()
+        self.settle()
         facts = {"t": self.t, "packets": self.packets, "bytes": self.bytes, "bits_paper": self.bits_paper}
-        return pack(self.state), facts | {"links": links}
+        return pack(self.state), facts | {"links": self.links.numbers()}
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Be where a client with the same settings was when it was saved."""
@@ -135,7 +133,7 @@ class Client:
             )
             self.links.send(bytes_)
             self.packets += 1
-            # A wish to stop is not the method's, so it is not counted: a resumed run counts as another.
+            # A wish to stop is not the method's, so a run that goes on counts what an undisturbed one does.
             self.bytes += len(bytes_) - packet.stop_size(self.stop)
             self.bits_paper += sum(message.bits_paper for message in sent)
         return _Pending(self, self.t, messages, time.perf_counter())
@@ -145,7 +143,7 @@ class Client:
         present = [number for number, message in enumerate(messages) if message is not None]
         zero = torch.zeros((), dtype=torch.float64, device=self.streams.device)
         sums: list[Tensor] = [zero] * len(messages)
-        for j in sorted(self.weights) if present else ():
+        for j in self.weights if present else ():
             theirs: Sequence[Message | None]
             theirs = messages if j == self.rank else self._receive(j, t, messages, present, left_at)
             for number in present:

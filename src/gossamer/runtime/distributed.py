@@ -31,7 +31,8 @@ class Ranks:
 
     def __init__(self, timeout: float = 60.0) -> None:
         self.timeout = timeout
-        limit = timedelta(seconds=max(timeout, _START_SECONDS))
+        self._settle_seconds = max(timeout, _START_SECONDS)
+        limit = timedelta(seconds=self._settle_seconds)
         self._group: Any = None
         if not dist.is_initialized():
             if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
@@ -103,7 +104,7 @@ class Ranks:
             every[self.rank] = mine
             for rank, into in enumerate(every):
                 if rank != self.rank:
-                    self.irecv(into, rank, tag).wait(timedelta(seconds=self.timeout))
+                    self.irecv(into, rank, tag).wait(timedelta(seconds=self._settle_seconds))
             return every
 
     def wait_for(self, one: int) -> None:
@@ -161,7 +162,8 @@ class Ranks:
             yield
         except (RuntimeError, ValueError) as error:  # a ValueError where the process group is gone
             raise RunError(
-                f"A process went away, or was silent for {self.timeout:g} s, before all had {what}: {reason(error)}."
+                f"A process went away, or was silent for {self._settle_seconds:g} s, before all had {what}: "
+                f"{reason(error)}."
             ) from None
 
 

@@ -71,9 +71,7 @@ def work(experiment: Experiment, how: Work) -> None:
     Raises `StoppedError`, on every rank, if any rank was asked to stop: the checkpoints of all are then of one round.
     """
     ranks = Ranks(how.timeout)
-    worker = _Worker(experiment, how, ranks)
-    del experiment  # a rank needs its own rows alone; the reporter keeps all of them
-    worker.run()
+    _Worker(experiment, how, ranks).run()
     ranks.leave()
 
 
