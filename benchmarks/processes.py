@@ -42,7 +42,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 import gossamer as gs
-from gossamer.algorithms.base import Algorithm
+from gossamer.algorithms.base import Algorithm, Samples
 from gossamer.compression.wire import varint, varint_size
 from gossamer.runtime.client import Client
 from gossamer.runtime.distributed import Ranks
@@ -89,6 +89,10 @@ class Given:
     def full(self, x: Tensor) -> Tensor:
         """The same."""
         return self.gradient
+
+    def samples(self, x: Tensor, *, whole: bool = False) -> Samples:
+        """None."""
+        raise NotImplementedError
 
 
 class Echo(Links):
@@ -154,7 +158,7 @@ def step_times(client: Client, oracle: Given, rounds: int) -> list[float]:
     for _ in range(rounds):
         aside = links.forging if isinstance(links, Echo) else 0.0
         began = time.perf_counter()
-        client.step(oracle, client.method.lr)
+        client.step(oracle, client.method.lr_at(client.t))
         ended = time.perf_counter()
         aside = links.forging - aside if isinstance(links, Echo) else 0.0
         taken.append(ended - began - aside)

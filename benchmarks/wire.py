@@ -233,7 +233,9 @@ def client_of(ranks: Any, name: str, d: int, number: int) -> tuple[Any, Callable
     x = starting_models(None, problem, Streams([0], [ranks.rank]))
     mixing = gs.mixing_matrix(gs.ring(ranks.size))
     client = Client(methods[name], mixing, ranks, x.float(), run=number, channel=number)
-    return client, lambda: client.step(BatchOracle(problem, client.streams, client.t, None, {}), client.method.lr)
+    return client, lambda: client.step(
+        BatchOracle(problem, client.streams, client.t, None, {}), client.method.lr_at(client.t)
+    )
 
 
 def transmitted() -> tuple[int, int]:

@@ -19,7 +19,7 @@ import os
 # spend on filling it (a BEER round of 1,000 clients with 25,450 coordinates: 3.5 s, with large pages 1.6 s).
 os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")  # read by torch when it first needs much memory, on Linux
 
-from gossamer import problems, topology
+from gossamer import algorithms, problems, topology
 from gossamer._version import __version__
 from gossamer.algorithms import BEER, CHOCOSGD, D2, DSGD, Algorithm
 from gossamer.compression import (
@@ -62,6 +62,7 @@ __all__ = [
     "Run",
     "Runs",
     "__version__",
+    "algorithms",
     "blockwise",
     "complete",
     "decode",

@@ -23,14 +23,16 @@ from gossamer import registry
 from gossamer.algorithms.base import Algorithm, map_state
 from gossamer.compression import packet
 from gossamer.compression.base import CODECS, Compressor, Message
-from gossamer.compression.dense import identity
 from gossamer.errors import InputError
 from gossamer.problems.quadratic import Quadratic, quadratic
 from gossamer.runtime.simulated import Simulation
+from gossamer.streams import Streams
 from gossamer.topology import MixingMatrix, mixing_matrix
 
 _DIMENSIONS = (1, 2, 7, 124)
 _SAMPLES = 400
+_COORDINATES = 9
+_MANY_COORDINATES = 6_000
 _DEVIATIONS = 5.0  # a mean over samples may miss its bound by this many standard errors: one chance in three million
 
 
@@ -48,14 +50,28 @@ def check_method(method: Algorithm | type[Algorithm]) -> None:
     """Purity, mean preservation, independence of seeds and of numbering, resuming, and progress on a quadratic."""
     for one in _instances(method, registry.methods):
         mixing = mixing_matrix(nx.cycle_graph(6), "metropolis")
-        problem = quadratic(clients=6, d=9, condition=4.0, noise=0.5, dtype="float64")
-        _check_mean_is_kept(one, problem, mixing)
-        _check_state(one, problem, mixing)
+        problem = _problem(6)
+        _check_network(one, problem, mixing)
         _check_seeds_do_not_meet(one, problem, mixing)
         _check_progress(one, problem, mixing)
-        if getattr(one, "compressor", identity()).is_deterministic:
-            _check_numbering(one, mixing)
+        _check_threads(one, mixing)
         _check_bad_settings(one)
+
+
+def check_method_on(method: Algorithm | type[Algorithm], mixing: MixingMatrix) -> None:
+    """What may depend on the network: the mean is kept, clients have no numbers, and a saved run goes on."""
+    for one in _instances(method, registry.methods):
+        _check_network(one, _problem(mixing.clients), mixing)
+
+
+def _problem(clients: int) -> Quadratic:
+    return quadratic(clients=clients, d=_COORDINATES, condition=4.0, noise=0.5, dtype="float64")
+
+
+def _check_network(method: Algorithm, problem: Quadratic, mixing: MixingMatrix) -> None:
+    _check_mean_is_kept(method, problem, mixing)
+    _check_state(method, problem, mixing)
+    _check_numbering(method, problem, mixing)
 
 
 def _instances(thing: Any, known: registry.Registry) -> Iterator[Any]:
@@ -75,7 +91,29 @@ def _instances(thing: Any, known: registry.Registry) -> Iterator[Any]:
     some = [next(compressor for compressor in every if not compressor.is_deterministic)]
     for number, settings in enumerate(thing.examples):
         for compressor in every if number == 0 else some:
-            yield thing(**{"compressor": compressor} | dict(settings))
+            made = _admitted(thing, compressor, settings)
+            if made is not None:
+                yield made
+
+
+def _admitted(thing: Any, compressor: Compressor, settings: Any) -> Any:
+    """The method with this compressor; None if it cannot use it, which it must then say, with the reason."""
+    omega = compressor.omega(_COORDINATES)
+    contracts, unbiased = omega is None or omega < 1, omega is not None
+    fits = {"contractive": contracts, "unbiased": unbiased, "any": contracts or unbiased}[thing.compressors]
+    refusal = None
+    try:
+        made = thing(**{"compressor": compressor} | dict(settings))
+        made.check_dimension(_COORDINATES)
+    except InputError as error:
+        refusal = str(error)
+    if refusal is None:
+        assert fits, f"{thing.__name__} takes {compressor}, which is not {thing.compressors}."
+        return made
+    assert not fits, f"{thing.__name__} takes {thing.compressors} compressors, but refuses {compressor}: {refusal}"
+    reason = "unbiased" if thing.compressors == "unbiased" else "contraction"
+    assert reason in refusal, f"{thing.__name__} refuses {compressor} without the reason: {refusal}"
+    return None
 
 
 def _adversarial(d: int, dtype: torch.dtype) -> Tensor:
@@ -204,6 +242,26 @@ def _check_seeds_do_not_meet(method: Algorithm, problem: Quadratic, mixing: Mixi
     assert gap < 1e-9, f"{method}: a seed run beside another differs by {gap:.1e} from the same seed alone."
 
 
+def _check_threads(method: Algorithm, mixing: MixingMatrix) -> None:
+    """Large enough for torch to share the work out among threads."""
+    problem = quadratic(clients=6, d=_MANY_COORDINATES, condition=4.0, rows=4)
+    try:
+        method.check_dimension(_MANY_COORDINATES)
+    except InputError:
+        return  # no contraction for so many
+    before, models = torch.get_num_threads(), []
+    try:
+        for threads in (1, 2):
+            torch.set_num_threads(threads)
+            sim = Simulation(method, problem, mixing, batch_size=2)
+            for _ in range(2):
+                sim.step()
+            models.append(sim.state.x)
+    finally:
+        torch.set_num_threads(before)
+    assert torch.equal(*models), f"{method}: one thread and two give different models."
+
+
 def _check_progress(method: Algorithm, problem: Quadratic, mixing: MixingMatrix) -> None:
     sim = Simulation(method, problem, mixing)
     start = problem.evaluate(sim.state.x.mean(dim=0)[None])["grad_norm"].item()
@@ -215,13 +273,13 @@ def _check_progress(method: Algorithm, problem: Quadratic, mixing: MixingMatrix)
     )
 
 
-def _check_numbering(method: Algorithm, mixing: MixingMatrix) -> None:
-    problem = quadratic(clients=6, d=9, condition=4.0, dtype="float64")
-    order = [3, 0, 5, 1, 4, 2]
+def _check_numbering(method: Algorithm, problem: Quadratic, mixing: MixingMatrix) -> None:
+    order = np.random.default_rng(0).permutation(mixing.clients).tolist()
     renamed = Quadratic(problem.curvature[order], problem.centres[order])
     graph = nx.relabel_nodes(mixing.graph, {old: new for new, old in enumerate(order)})
-    one = Simulation(method, problem, mixing)
-    other = Simulation(method, renamed, MixingMatrix(mixing.matrix[np.ix_(order, order)], graph))
+    one = Simulation(method, problem, mixing, batch_size=4)
+    other = Simulation(method, renamed, MixingMatrix(mixing.matrix[np.ix_(order, order)], graph), batch_size=4)
+    other.streams = Streams([0], order)  # every client draws the numbers that it drew under its old number
     for _ in range(20):
         one.step()
         other.step()

@@ -5,7 +5,25 @@ import inspect
 import pytest
 
 from gossamer import registry
-from gossamer.testing import check_compressor, check_method
+from gossamer.testing import check_compressor, check_method, check_method_on
+from gossamer.topology import mixing_matrix
+from gossamer.topology.graphs import build_graph
+
+GRAPHS = [
+    "balanced_tree",
+    "barbell",
+    "complete",
+    "erdos_renyi:0.5",
+    "exponential",
+    "grid:2,4",
+    "hypercube",
+    "path",
+    "random_regular:3",
+    "ring",
+    "small_world",
+    "star",
+    "torus:2,4",
+]
 
 
 @pytest.mark.parametrize("name", registry.methods.names())
@@ -22,3 +40,16 @@ def test_compressor(name: str) -> None:
 def test_every_component_is_documented(kind: registry.Registry) -> None:
     for name in kind:
         assert inspect.getdoc(kind.get(name)), name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("graph", GRAPHS)
+@pytest.mark.parametrize("name", registry.methods.names())
+def test_method_on_every_graph(name: str, graph: str) -> None:
+    """With every compressor that it may use."""
+    check_method_on(registry.methods.get(name), mixing_matrix(build_graph(graph, 8), "metropolis"))  # type: ignore[arg-type]
+
+
+def test_every_graph_of_the_registry_is_there() -> None:
+    from_files = {"adjacency", "edge_list"}
+    assert {graph.partition(":")[0] for graph in GRAPHS} == set(registry.graphs.names()) - from_files

@@ -84,7 +84,7 @@ def real(rank: int, problem: gs.Problem, mixing: gs.MixingMatrix, cases: Sequenc
         client.sent = []
         with torch.no_grad():
             for _ in range(rounds):
-                client.step(BatchOracle(mine, client.streams, client.t, BATCH, {}), method.lr)
+                client.step(BatchOracle(mine, client.streams, client.t, BATCH, {}), method.lr_at(client.t))
         client.close()
         results.append((client.state.x, client.sent, client.bytes, client.bits_paper, client.links.numbers()))
     ranks.leave()
@@ -133,7 +133,7 @@ def compare(graph: str, cases: Sequence[Case], data_dir: Path) -> float:
             _, packets, counted, bits_paper, links = result[number]
             assert [len(one) for one in packets] == [len(row[client]) for row in sent], f"{case}: packet lengths"
             assert counted == sum(map(len, packets))
-            assert bits_paper == simulation.traffic.bits_paper
+            assert bits_paper == simulation.traffic.paper_on_one_link(0)
             assert {link["neighbor"] for link in links} == set(mixing.neighbors(client))
             assert all(link["bytes_sent"] == counted for link in links)
             for mine, row in zip(packets, sent, strict=True):

@@ -42,7 +42,7 @@ def train(client: Client, mine: gs.Problem, rounds: int, at: Callable[[int], Non
     with torch.no_grad():
         for t in range(rounds):
             at(t)
-            client.step(BatchOracle(mine, client.streams, client.t, 2, {}), METHOD.lr)
+            client.step(BatchOracle(mine, client.streams, client.t, 2, {}), METHOD.lr_at(client.t))
             if client.stop is not None and client.t >= client.stop:
                 break
     client.close()

@@ -10,14 +10,16 @@ its rounding errors would enter every later round.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
-from typing import Any, ClassVar, Protocol
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Any, ClassVar, Literal, Protocol, Self
 
 import torch
 from torch import Tensor
 
+from gossamer.algorithms.schedules import LR, Schedule
 from gossamer.compression.base import Compressor, Message
-from gossamer.errors import InputError
+from gossamer.compression.dense import identity
+from gossamer.errors import InputError, check_choice
 from gossamer.streams import Draw
 
 
@@ -29,6 +31,21 @@ class Oracle(Protocol):
 
     def full(self, x: Tensor) -> Tensor:
         """The gradient over all of each client's data."""
+
+    def samples(self, x: Tensor, *, whole: bool = False) -> "Samples":
+        """The gradients of this round's minibatch row by row, or those of all of each client's rows."""
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Gradients of single data rows."""
+
+    rows: Tensor
+    """(rows, b): which of its data rows each client took."""
+    gradients: Tensor
+    """(rows, b, d): the gradient of each; zero where a client has fewer rows than others."""
+    counts: Tensor
+    """(rows, 1): how many data rows each client has in all."""
 
 
 class Pending(Protocol):
@@ -64,6 +81,8 @@ class Round:
     random: Callable[[str], Draw]
     exchange: "Exchange"
     dtype: torch.dtype
+    rho: float = 1.0
+    """The spectral gap of the mixing matrix, which all clients know before they start."""
     errors: list[Tensor] | None = None
     """Where to note, for each message, the share ||C(z) - z||^2 / ||z||^2 that was left out; None if nobody asks."""
 
@@ -75,6 +94,11 @@ class Round:
             lost, size = (torch.linalg.vector_norm(x, dim=1, dtype=torch.float64) for x in (message.dense() - z, z))
             self.errors.append(torch.where(size > 0, (lost / size).square(), size))
         return message
+
+    def mix(self, z: Tensor, purpose: str) -> Tensor:
+        """z W, by one uncompressed exchange; z + (q W - q) keeps the mean of z exactly where q is z in fewer bits."""
+        q = self.compress(identity(), z, purpose)
+        return z + (self.exchange(q).wait()[0] - q.dense())
 
 
 class Exchange(Protocol):
@@ -91,13 +115,29 @@ State = Any
 class Algorithm(ABC):
     """A method: a frozen dataclass of its settings, checked at construction, with `init` and `step`."""
 
-    lr: float
+    lr: LR
     title: ClassVar[str]
     """The name that people know, for tables and figures."""
     paper: ClassVar[str]
     """Where the method comes from."""
     messages: ClassVar[int]
-    """Messages a round."""
+    """Messages a round, at the most."""
+    exchanges: ClassVar[int | str] = 1
+    """Exchanges a round that must follow one another: what latency multiplies."""
+    gradients: ClassVar[str] = "1"
+    """Gradients a round; m is a client's rows of data, over the rows of a minibatch."""
+    state: ClassVar[int | str] = "?"
+    """Numbers that a client keeps from round to round, in multiples of d."""
+    compressors: ClassVar[Literal["none", "contractive", "unbiased", "any"]] = "contractive"
+    """Which compressors a method with a `compressor` may use; `"any"` is contractive or unbiased."""
+    assumes: ClassVar[str] = ""
+    """What its theory asks for, beside smoothness and a connected graph."""
+    rate: ClassVar[str] = ""
+    """What its theory promises."""
+    equations: ClassVar[str] = ""
+    """A round in the paper's letters, for who asks."""
+    is_centralized: ClassVar[bool] = False
+    """Whether it talks to everyone, on the complete graph with equal weights, whatever the graph of the others."""
     lr_may_differ: ClassVar[bool] = False
     """Whether `round.lr` may be one number a coordinate: what groups of parameters in an optimiser come to."""
     examples: ClassVar[Sequence[Mapping[str, Any]]] = ({"lr": 0.05},)
@@ -111,12 +151,41 @@ class Algorithm(ABC):
     def step(self, state: State, round: Round) -> State:
         """One round: from the gradient at the current models to the next models. Pure: the old state is left alone."""
 
+    @property
+    def needs(self) -> str | None:
+        """What it asks of the data beyond minibatch gradients, in words; None if nothing."""
+        return None
+
+    @property
+    def rounds_between_exchanges(self) -> int:
+        """Rounds from one exchange to the next, at the most: more than 1 where clients take local steps."""
+        return 1
+
+    def lr_at(self, t: int) -> float:
+        """The step size of round t."""
+        return self.lr(t) if isinstance(self.lr, Schedule) else self.lr
+
     def check_mixing(self, lambda_min: float) -> None:  # noqa: B027 (most methods take any mixing matrix)
         """Refuse a mixing matrix that the method cannot use, given its smallest eigenvalue."""
 
-    def with_minibatch_start(self) -> "Algorithm":
+    def check_dimension(self, d: int) -> None:
+        """Refuse a compressor that the method cannot use on vectors of d coordinates."""
+        compressor = getattr(self, "compressor", None)
+        unbiased = self.compressors == "unbiased" or (self.compressors == "any" and self._is_unbiased())
+        if isinstance(compressor, Compressor) and not unbiased:
+            compressor.alpha(d)  # which says why, if it is no contraction
+
+    def _is_unbiased(self) -> bool:
+        compressor = getattr(self, "compressor", None)
+        return isinstance(compressor, Compressor) and compressor.omega(2) is not None
+
+    def with_minibatch_start(self) -> Self:
         """The method for who never sees a full gradient; itself, unless it begins with one."""
-        return self
+        return replace(self, start="minibatch") if hasattr(self, "start") and is_dataclass(self) else self
+
+    def first_gradient(self, x: Tensor, round: Round) -> Tensor:
+        """What a method with the setting `start` begins with."""
+        return round.oracle.full(x) if getattr(self, "start", None) == "full" else round.oracle(x)
 
     def remedy(self) -> str:
         """What to try when a run diverges: the settings that most often are too large."""
@@ -124,10 +193,24 @@ class Algorithm(ABC):
         return "try " + " or ".join(steps)
 
 
-def require_compressor(value: object) -> None:
-    """Refuse anything but a compressor; a class is a common slip for an instance."""
+Start = Literal["full", "minibatch"]
+"""Which gradient a tracker begins with."""
+
+
+def check_start(value: object) -> None:
+    """Refuse anything but "full" or "minibatch"."""
+    check_choice("start", value, ("full", "minibatch"))
+
+
+def require_compressor(value: object, *, unbiased_for: str | None = None) -> None:
+    """Refuse anything but a compressor (a class is a common slip for an instance), or a biased one where that fails."""
     if not isinstance(value, Compressor):
         raise InputError(f"`compressor` must be a compressor such as gossamer.gsgd(5), got {value!r}.")
+    if unbiased_for is not None and value.omega(2) is None:
+        raise InputError(
+            f"{unbiased_for} needs an unbiased compressor, E C(x) = x, such as gossamer.qsgd(16), since its error must "
+            f"average out; {value} is biased."
+        )
 
 
 def zeros_float64(x: Tensor) -> Tensor:

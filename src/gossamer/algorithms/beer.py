@@ -1,13 +1,23 @@
 """BEER: gradient tracking with compressed messages."""
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, TypeVar
 
 from torch import Tensor
 
-from gossamer.algorithms.base import Algorithm, Pending, Round, nothing_pending, require_compressor, zeros_float64
+from gossamer.algorithms.base import (
+    Algorithm,
+    Pending,
+    Round,
+    Start,
+    check_start,
+    nothing_pending,
+    require_compressor,
+    zeros_float64,
+)
+from gossamer.algorithms.schedules import LR, check_lr
 from gossamer.compression.base import Compressor
-from gossamer.errors import check_choice, check_positive, check_unit, settle
+from gossamer.errors import check_choice, check_unit, settle
 from gossamer.registry import methods
 
 
@@ -24,6 +34,9 @@ class BEERState:
     old: Tensor
     """What line 6 subtracts: the gradient of the step before, or (reevaluated) the model it was taken at."""
     pending: Pending
+
+
+Tracked = TypeVar("Tracked", bound=BEERState)
 
 
 @methods.register("beer")
@@ -58,15 +71,25 @@ class BEER(Algorithm):
     Deviations: none.
     """
 
-    lr: float
+    lr: LR
     gamma: float
     compressor: Compressor
-    start: Literal["full", "minibatch"] = "full"
+    start: Start = "full"
     tracker: Literal["stored", "reevaluated"] = "stored"
 
     title = "BEER"
     paper = "Zhao et al., 2022 (arXiv 2201.13320)"
     messages = 2
+    gradients = "1 (2 reevaluated)"
+    state = 7
+    assumes = "nothing more: any difference between the clients"
+    rate = "O(1/T); linear under PL"
+    equations = """
+        X+ = X + gamma H (W - I) - eta V
+        H+ = H + C(X+ - H)
+        V+ = V + gamma G (W - I) + F(X+) - F(X)
+        G+ = G + C(V+ - G)                        V = F(X), H = G = 0 at the start
+    """
     lr_may_differ = True
     examples = (
         {"lr": 0.05, "gamma": 0.2},
@@ -75,14 +98,10 @@ class BEER(Algorithm):
     )
 
     def __post_init__(self) -> None:
-        settle(self, lr=check_positive("lr", self.lr), gamma=check_unit("gamma", self.gamma))
+        settle(self, lr=check_lr(self.lr), gamma=check_unit("gamma", self.gamma))
         require_compressor(self.compressor)
-        check_choice("start", self.start, ("full", "minibatch"))
+        check_start(self.start)
         check_choice("tracker", self.tracker, ("stored", "reevaluated"))
-
-    def with_minibatch_start(self) -> "BEER":
-        """With V^0 from the first minibatch."""
-        return replace(self, start="minibatch")
 
     def init(self, x: Tensor) -> BEERState:
         """H^0 = G^0 = 0; V^0 is taken in the first step."""
@@ -91,23 +110,38 @@ class BEER(Algorithm):
 
     def step(self, state: BEERState, round: Round) -> BEERState:
         """Lines 6 to 8 of the iteration before, then lines 3 to 5 of this one."""
-        x, h, v, g, gamma = state.x, state.h, state.v, state.g, self.gamma
-        mixed_q_h, mixed_q_g = state.pending.wait()
-        mixed_h, mixed_g = state.mixed_h + mixed_q_h, state.mixed_g + mixed_q_g
-
+        x, is_stored = state.x, self.tracker == "stored"
         if round.t == 0:
-            grad = round.oracle.full(x) if self.start == "full" else round.oracle(x)
-            v = v + grad  # line 1: V^0, from v = 0
-            q_g = None  # G^0 = 0, so nothing is sent for it yet
+            grad = self.first_gradient(x, round)
+            moved = track(state, round, grad, None, self.gamma, self.compressor)
         else:
             grad = round.oracle(x)
-            old = state.old if self.tracker == "stored" else round.oracle(state.old)
-            v = v + gamma * (mixed_g - g) + grad - old  # line 6
-            q_g = round.compress(self.compressor, v - g, "g")  # line 7
-            g = g + q_g.dense()  # line 8
+            old = state.old if is_stored else round.oracle(state.old)
+            moved = track(state, round, grad, old, self.gamma, self.compressor)
+        return replace(moved, old=grad if is_stored else x)
 
-        old = grad if self.tracker == "stored" else x
-        x = x + (gamma * (mixed_h - h) - round.lr * v).to(x)  # line 3
-        q_h = round.compress(self.compressor, x - h, "h")  # line 4
-        h = h + q_h.dense()  # line 5
-        return BEERState(x, h, mixed_h, v, g, mixed_g, old, round.exchange(q_h, q_g))
+
+def track(
+    state: Tracked, round: Round, new: Tensor, old: Tensor | None, gamma: float, compressor: Compressor
+) -> Tracked:
+    """Algorithm 1 for anything that is tracked: `new` at this round's models, `old` at those of the round before.
+
+    BEER tracks gradients. MoTEF and MoTEF-VR track other estimates of them, and share these lines.
+    """
+    x, h, v, g = state.x, state.h, state.v, state.g
+    mixed_q_h, mixed_q_g = state.pending.wait()
+    mixed_h, mixed_g = state.mixed_h + mixed_q_h, state.mixed_g + mixed_q_g
+
+    if old is None:
+        v = v + new  # line 1: V^0, from v = 0
+        q_g = None  # G^0 = 0, so nothing is sent for it yet
+    else:
+        v = v + gamma * (mixed_g - g) + new - old  # line 6
+        q_g = round.compress(compressor, v - g, "g")  # line 7
+        g = g + q_g.dense()  # line 8
+
+    x = x + (gamma * (mixed_h - h) - round.lr * v).to(x)  # line 3
+    q_h = round.compress(compressor, x - h, "h")  # line 4
+    h = h + q_h.dense()  # line 5
+    pending = round.exchange(q_h, q_g)
+    return replace(state, x=x, h=h, mixed_h=mixed_h, v=v, g=g, mixed_g=mixed_g, pending=pending)

@@ -6,8 +6,9 @@ from typing import Literal
 from torch import Tensor
 
 from gossamer.algorithms.base import Algorithm, Pending, Round, nothing_pending, require_compressor, zeros_float64
+from gossamer.algorithms.schedules import LR, check_lr
 from gossamer.compression.base import Compressor
-from gossamer.errors import check_choice, check_positive, check_unit, settle
+from gossamer.errors import check_choice, check_unit, settle
 from gossamer.registry import methods
 
 
@@ -46,7 +47,7 @@ class CHOCOSGD(Algorithm):
     Deviations: none.
     """
 
-    lr: float
+    lr: LR
     gamma: float
     compressor: Compressor
     order: Literal["fresh", "stale"] = "fresh"
@@ -54,11 +55,19 @@ class CHOCOSGD(Algorithm):
     title = "CHOCO-SGD"
     paper = "Koloskova et al., 2019 (arXiv 1902.00340)"
     messages = 1
+    state = 3
+    assumes = "bounded gradients, or bounded difference between the clients"
+    rate = "O(sigma/sqrt(nT) + (G/(alpha rho^2 T))^(2/3)); a floor at constant step"
+    equations = """
+        X' = X - eta F(X)
+        H+ = H + C(X' - H)
+        X+ = X' + gamma H+ (W - I)                fresh; stale: H in place of H+, and X+ - H compressed
+    """
     lr_may_differ = True
     examples = ({"lr": 0.05, "gamma": 0.2}, {"lr": 0.05, "gamma": 0.2, "order": "stale"})
 
     def __post_init__(self) -> None:
-        settle(self, lr=check_positive("lr", self.lr), gamma=check_unit("gamma", self.gamma))
+        settle(self, lr=check_lr(self.lr), gamma=check_unit("gamma", self.gamma))
         require_compressor(self.compressor)
         check_choice("order", self.order, ("fresh", "stale"))
 

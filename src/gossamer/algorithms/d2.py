@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from gossamer.algorithms.base import Algorithm, Round
-from gossamer.compression.dense import identity
-from gossamer.errors import InputError, check_bool, check_positive, settle
+from gossamer.algorithms.schedules import LR, check_lr
+from gossamer.errors import InputError, check_bool, settle
 from gossamer.registry import methods
 
 
@@ -31,21 +31,33 @@ class D2(Algorithm):
         lr: The step size.
         lazy: Mix with (W + I)/2 in place of W. D2 needs a smallest eigenvalue above -1/3, which this always gives and W
             itself often does not have (FDLA weights on a ring of 10: -0.826).
+        mix_first: Mix in the first step, too, as the paper does; its published code, and NIDS, do not.
 
     Deviations: `lazy` by default, as above. The extrapolation is a sum that never forgets, so it is kept in float64.
     """
 
-    lr: float
+    lr: LR
     lazy: bool = True
+    mix_first: bool = True
 
     title = "D2"
     paper = "Tang et al., 2018 (arXiv 1803.07068)"
     messages = 1
+    state = 3
+    compressors = "none"
+    assumes = "smallest eigenvalue of W above -1/3 (lazy: always so)"
+    rate = "O(sigma/sqrt(nT)), whatever the difference between the clients"
+    equations = """
+        X+ = (X - eta F(X)) W                     first
+        X+ = (2 X - X_prev - eta F(X) + eta F(X_prev)) W
+    """
     lr_may_differ = True
+    examples = ({"lr": 0.05}, {"lr": 0.05, "mix_first": False})
 
     def __post_init__(self) -> None:
-        settle(self, lr=check_positive("lr", self.lr))
+        settle(self, lr=check_lr(self.lr))
         check_bool("lazy", self.lazy)
+        check_bool("mix_first", self.mix_first)
 
     def check_mixing(self, lambda_min: float) -> None:
         """D2 diverges where the smallest eigenvalue is -1/3 or less."""
@@ -62,10 +74,13 @@ class D2(Algorithm):
 
     def step(self, state: D2State, round: Round) -> D2State:
         """Extrapolate, then mix."""
-        adapted = state.exact - round.lr * round.oracle(state.x)
-        z = state.exact + adapted - state.old
-        q = round.compress(identity(), z, "x")
-        # z + (W q - q) is W z where q = z, and keeps the mean of z exactly where q is z rounded to float32.
-        moved = round.exchange(q).wait()[0] - q.dense()
-        exact = z + (moved / 2 if self.lazy else moved)
-        return D2State(exact.to(state.x), exact, adapted)
+        mixes = round.t > 0 or self.mix_first
+        return extrapolate_and_mix(state, round, share=0 if not mixes else 1 / 2 if self.lazy else 1)
+
+
+def extrapolate_and_mix(state: D2State, round: Round, share: float) -> D2State:
+    """2 X - X_prev - eta F(X) + eta F_prev, times I + share (W - I); with no share, nothing is sent."""
+    adapted = state.exact - round.lr * round.oracle(state.x)
+    z = state.exact + adapted - state.old
+    exact = z + share * (round.mix(z, "x") - z) if share else z
+    return D2State(exact.to(state.x), exact, adapted)

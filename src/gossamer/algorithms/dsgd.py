@@ -6,8 +6,9 @@ from typing import Literal
 from torch import Tensor
 
 from gossamer.algorithms.base import Algorithm, Round
+from gossamer.algorithms.schedules import LR, check_lr
 from gossamer.compression.dense import identity
-from gossamer.errors import check_choice, check_positive, settle
+from gossamer.errors import check_choice, settle
 from gossamer.registry import methods
 
 
@@ -32,17 +33,25 @@ class DSGD(Algorithm):
     Deviations: none.
     """
 
-    lr: float
+    lr: LR
     order: Literal["combine-then-adapt", "adapt-then-combine"] = "combine-then-adapt"
 
     title = "DSGD"
     paper = "Lian et al., 2017 (arXiv 1705.09056)"
     messages = 1
+    state = 1
+    compressors = "none"
+    assumes = "bounded difference between the clients"
+    rate = "O(sigma/sqrt(nT)) + terms in zeta^2/rho^2; a floor at constant step"
+    equations = """
+        X+ = X W - eta F(X)                       combine-then-adapt
+        X+ = (X - eta F(X)) W                     adapt-then-combine
+    """
     lr_may_differ = True
     examples = ({"lr": 0.05}, {"lr": 0.05, "order": "adapt-then-combine"})
 
     def __post_init__(self) -> None:
-        settle(self, lr=check_positive("lr", self.lr))
+        settle(self, lr=check_lr(self.lr))
         check_choice("order", self.order, ("combine-then-adapt", "adapt-then-combine"))
 
     def init(self, x: Tensor) -> DSGDState:

@@ -54,6 +54,14 @@ class Message(ABC):
     def payload_size(self) -> int:
         """Bytes of one row's payload in fixed width; every row has the same."""
 
+    def payload_sizes(self) -> npt.NDArray[np.int64]:
+        """(rows,): bytes of each row's payload in fixed width."""
+        return np.full(self.shape[0], self.payload_size(), np.int64)
+
+    def kinds(self) -> list[int]:
+        """The kind that each row's packet says."""
+        return [self.kind] * self.shape[0]
+
     @abstractmethod
     def fixed(self) -> list[bytes]:
         """The payload of each row in fixed width."""
@@ -71,6 +79,10 @@ class Message(ABC):
     @abstractmethod
     def bits_paper(self) -> int:
         """What the paper counts for one row: b bits a coordinate, with neither norms nor indices nor headers."""
+
+    def bits_paper_of_rows(self) -> npt.NDArray[np.int64]:
+        """(rows,): the same for each row."""
+        return np.full(self.shape[0], self.bits_paper, np.int64)
 
     @cached_property
     def _rebuilt(self) -> Tensor:

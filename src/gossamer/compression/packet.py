@@ -23,6 +23,7 @@ from gossamer.compression.base import Codec, Message
 from gossamer.compression.dense import Dense
 from gossamer.compression.dithering import Levels
 from gossamer.compression.natural import Powers
+from gossamer.compression.partial import Silence
 from gossamer.compression.sign import Signs
 from gossamer.compression.sparse import Seeded, Sparse
 from gossamer.compression.wire import Reader, varint, varint_size
@@ -36,7 +37,7 @@ _STOP = 128
 _MOST_MESSAGES = 15
 _MOST_BYTES = 1 << 28
 
-message_kinds: dict[int, type[Message]] = {m.kind: m for m in (Dense, Levels, Sparse, Signs, Powers, Seeded)}
+message_kinds: dict[int, type[Message]] = {m.kind: m for m in (Dense, Levels, Sparse, Signs, Powers, Seeded, Silence)}
 """Which class reads which kind of message; other packages add theirs, from 64 to 127."""
 
 
@@ -71,11 +72,10 @@ def sizes(
     total += np.resize([varint_size(client) for client in clients], rows)
     for message in messages:
         if codec == "fixed":
-            size = message.payload_size()
-            total += size + varint_size(size)
+            lengths = message.payload_sizes().tolist()
         else:
             lengths = [len(payload) for _, payload in message.payloads(codec)]
-            total += [n + varint_size(n) for n in lengths]
+        total += [n + varint_size(n) for n in lengths]
     return total
 
 
@@ -108,15 +108,16 @@ def encode(
     d, dtype = messages[0].shape[1], messages[0].dtype
     code = next(number for number, known in _DTYPES.items() if known == dtype)
     payloads = [message.payloads(codec) for message in messages]
+    kinds = [message.kinds() for message in messages]
     start = bytes([_FIRST]) + run.to_bytes(4, "little") + varint(round)
     middle = varint(d) + bytes([code << 4 | len(messages) | (0 if stop is None else _STOP)])
     middle += b"" if stop is None else varint(stop)
     packets = []
     for row, client in enumerate(clients):
         parts = [start, varint(client), middle]
-        for message, payload in zip(messages, payloads, strict=True):
+        for kind, payload in zip(kinds, payloads, strict=True):
             coded, data = payload[row]
-            parts.append(bytes([message.kind + _CODED * coded]) + varint(len(data)))
+            parts.append(bytes([kind[row] + _CODED * coded]) + varint(len(data)))
         parts += [payload[row][1] for payload in payloads]
         body = b"".join(parts)
         packets.append(body + zlib.crc32(body).to_bytes(4, "little"))

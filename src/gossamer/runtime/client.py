@@ -15,6 +15,7 @@ from gossamer.errors import CodecError, NonFiniteError
 from gossamer.runtime.checkpoint import Checkpoint, pack, unpack
 from gossamer.runtime.distributed import Ranks
 from gossamer.runtime.links import LEAST_CAPACITY, Links
+from gossamer.runtime.mixer import network_of
 from gossamer.runtime.nccl import NcclLinks
 from gossamer.streams import Streams
 from gossamer.topology import MixingMatrix
@@ -43,6 +44,7 @@ class Client:
         self.method, self.ranks, self.codec, self.run = method, ranks, codec, run
         self.rank = ranks.rank
         self.streams = Streams([seed], [self.rank], x.device)
+        mixing = network_of(method, mixing)
         neighbors = mixing.neighbors(self.rank)
         self.weights = {j: float(mixing.sparse[self.rank, j]) for j in sorted([*neighbors, self.rank])}
         capacity = _capacity(method, x.shape[1], x.dtype, codec)
@@ -51,7 +53,9 @@ class Client:
             self.links: Links = NcclLinks(ranks, neighbors, capacity, run, channel, x.device)
         else:
             self.links = Links(ranks, neighbors, capacity, run, channel)
-        self.diameter = mixing.diameter
+        self.reach = mixing.diameter * method.rounds_between_exchanges
+        """Rounds in which a word goes from any client to any other."""
+        self.rho = mixing.rho
         self.t = 0
         self.state: State = method.init(x)
         self.packets = 0
@@ -73,6 +77,7 @@ class Client:
             random=lambda purpose: self.streams.at(self.t, purpose),
             exchange=self._exchange,
             dtype=self.state.x.dtype,
+            rho=self.rho,
             errors=errors,
         )
         try:
@@ -107,8 +112,8 @@ class Client:
 
     def ask_to_stop(self) -> None:
         """Stop all clients at one round: the first that everyone can still hear of in time."""
-        # The wish goes one hop a round, so the farthest client hears of it in round t + diameter.
-        self._agree_to_stop(self.t + self.diameter + 1)
+        # The wish goes one hop an exchange, so the farthest client hears of it in round t + reach.
+        self._agree_to_stop(self.t + self.reach + 1)
 
     def close(self) -> None:
         """Wait for the exchange under way and take leave of the neighbours."""
@@ -135,7 +140,7 @@ class Client:
             self.packets += 1
             # A wish to stop is not the method's, so a run that goes on counts what an undisturbed one does.
             self.bytes += len(bytes_) - packet.stop_size(self.stop)
-            self.bits_paper += sum(message.bits_paper for message in sent)
+            self.bits_paper += int(sum(message.bits_paper_of_rows()[0] for message in sent))
         return _Pending(self, self.t, messages, time.perf_counter())
 
     def collect(self, t: int, messages: Sequence[Message | None], left_at: float) -> tuple[Tensor, ...]:

@@ -15,6 +15,7 @@ from gossamer.runtime.distributed import Ranks
 from gossamer.runtime.journal import Journal
 from gossamer.runtime.links import Failure
 from gossamer.runtime.measure import header, measure
+from gossamer.runtime.mixer import network_of
 from gossamer.runtime.record import Record, RecordWriter, record_name
 from gossamer.runtime.runs import Run, write_models
 from gossamer.topology import MixingMatrix
@@ -53,7 +54,7 @@ def merge(
     for outcome, said in zip(outcomes, zip(*told, strict=True), strict=True):
         # Where a run diverged, some ranks were ahead of others.
         rounds = sorted(set.intersection(*(set(one["rounds"]) for one in said)))
-        measured = None if problem is None else _Measured(problem, mixing)
+        measured = None if problem is None else _Measured(problem, network_of(outcome.method, mixing))
         for number in rounds:
             sent = ranks.collect(outcome.journal.row(number), reporter)
             if sent is not None and measured is not None:
@@ -102,7 +103,7 @@ class _Measured:
             "packets": int(counters["packets"][0]),
             "bits": 8 * int(counters["bytes"].sum()) / len(degrees),
             "bits_total": 8 * int((counters["bytes"] * degrees).sum()),
-            "bits_paper": int(counters["bits_paper"][0]),
+            "bits_paper": int(counters["bits_paper"].sum()) / len(degrees),
             "seconds": float(counters["seconds"].max()),
             "waiting": float(counters["waiting"].mean()),
             "hidden": float(counters["hidden"].mean()),

@@ -7,7 +7,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gossamer.topology import MixingMatrix
+from gossamer.algorithms.base import Algorithm
+from gossamer.topology import MixingMatrix, complete, mixing_matrix
 
 # W is multiplied as a sparse matrix where that was measured to be faster: from 128 clients on, if at most one entry
 # in sixteen is not zero. Large products of a sparse W that is narrow in its numbering (a ring, a grid) go in blocks.
@@ -18,6 +19,11 @@ _FEW = 16  # clients, with whom it is always so
 _SPARSE_SHARE = 1 / 16
 _BLOCK_ROWS = 64
 _BLOCKS_FROM = 2**23  # numbers in a product
+
+
+def network_of(method: Algorithm, mixing: MixingMatrix) -> MixingMatrix:
+    """The network that a method runs on: the given one, or all to all where that is what it stands for."""
+    return mixing_matrix(complete(mixing.clients), "metropolis") if method.is_centralized else mixing
 
 
 class Mixer:

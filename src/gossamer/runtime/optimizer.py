@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from gossamer._version import __version__
 from gossamer.algorithms.base import Algorithm
 from gossamer.algorithms.dsgd import DSGD
+from gossamer.algorithms.schedules import Schedule
 from gossamer.compression.base import CODECS, Codec
 from gossamer.errors import GossamerError, InputError, check_choice, check_integer, check_nonnegative, check_positive
 from gossamer.runtime.checkpoint import Checkpoint, Checkpoints, common, difference, needed
@@ -72,6 +73,13 @@ class DecentralizedOptimizer(torch.optim.Optimizer):
             raise InputError(f"`method` must be a method such as gossamer.BEER(...), got {method!r}.")
         if not isinstance(mixing, MixingMatrix):
             raise InputError(f"`mixing` must be made by gossamer.mixing_matrix(graph), got {type(mixing).__name__}.")
+        if method.needs is not None:
+            raise InputError(f"{method.title} needs {method.needs}, which an optimiser never sees.")
+        if isinstance(method.lr, Schedule):
+            raise InputError(
+                f"`lr` of an optimiser's method must be a number, got {method.lr}; put one of torch's own schedulers "
+                "(torch.optim.lr_scheduler) around the optimiser."
+            )
         check_choice("initial", initial, ("check", "broadcast"))
         check_choice("codec", codec, CODECS)
         check_choice("transport", transport, ("gloo", "nccl"))
@@ -81,9 +89,7 @@ class DecentralizedOptimizer(torch.optim.Optimizer):
         self._parameters = [p for group in self.param_groups for p in group["params"] if p.requires_grad]
         self._check_parameters()
         x = torch.cat([p.detach().reshape(-1) for p in self._parameters])[None]
-        compressor = getattr(method, "compressor", None)
-        if compressor is not None:
-            compressor.alpha(x.shape[1])
+        method.check_dimension(x.shape[1])
         method.check_mixing(mixing.lambda_min)
         if transport == "nccl" and x.device.type != "cuda":
             raise InputError(f"transport='nccl' needs the model on a GPU, got {x.device}; 'gloo' works everywhere.")
@@ -339,7 +345,7 @@ class DecentralizedOptimizer(torch.optim.Optimizer):
         return start
 
     def _checkpoints(self, folder: str | os.PathLike[str], every: int) -> Checkpoints:
-        keep = needed(self._mixing.diameter, check_integer("every", every, 1))
+        keep = needed(self.client.reach, check_integer("every", every, 1))
         return Checkpoints(Path(folder), f"client{self._ranks.rank}", self._identity, keep)
 
     # Ending

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gossamer.algorithms.base import Samples
 from gossamer.errors import InputError
 from gossamer.problems.base import Problem
 from gossamer.streams import Streams
@@ -26,15 +27,32 @@ class BatchOracle:
 
     def __call__(self, x: Tensor) -> Tensor:
         """On this round's minibatch."""
-        if self.batch_size is not None and self._batch is None:
-            counts = self.problem.row_counts
-            high = self.problem.rows_per_client if counts is None else counts
-            self._batch = self.streams.at(self.t, "batch").below(high, self.batch_size)
-        return self._gradient(x, self._batch)
+        return self._gradient(x, self._minibatch())
 
     def full(self, x: Tensor) -> Tensor:
         """Over all of each client's rows."""
         return self._gradient(x, None)
+
+    def samples(self, x: Tensor, *, whole: bool = False) -> Samples:
+        """Row by row: each data row is a batch of its own, and they all stand beside one another like seeds."""
+        problem, rows = self.problem, None if whole else self._minibatch()
+        if problem.has_buffers or problem.is_random or problem.least_batch > 1:
+            raise InputError("The gradient of a single data row is not to be had with batch norm or dropout.")
+        counts = problem.row_counts
+        counts = torch.full((problem.clients,), problem.rows_per_client) if counts is None else counts
+        counts = counts.to(x.device).repeat(len(x) // problem.clients)[:, None]
+        if rows is None:
+            rows = torch.arange(int(counts.max()), device=x.device).expand(len(x), -1)
+        own = torch.minimum(rows, counts - 1)
+        each = problem.gradient(x.repeat(rows.shape[1], 1), own.T.reshape(-1, 1)).view(rows.shape[1], *x.shape)
+        return Samples(own, torch.where((rows < counts)[..., None], each.transpose(0, 1), 0), counts)
+
+    def _minibatch(self) -> Tensor | None:
+        if self.batch_size is not None and self._batch is None:
+            counts = self.problem.row_counts
+            high = self.problem.rows_per_client if counts is None else counts
+            self._batch = self.streams.at(self.t, "batch").below(high, self.batch_size)
+        return self._batch
 
     def _gradient(self, x: Tensor, batch: Tensor | None) -> Tensor:
         more: dict[str, Any] = {}
@@ -75,6 +93,10 @@ class LoopOracle:
         """Not to be had."""
         raise InputError(f"{self._title} asks for full gradients, which an optimiser never sees.")
 
+    def samples(self, x: Tensor, *, whole: bool = False) -> Samples:
+        """Not to be had."""
+        raise InputError(f"{self._title} asks for the gradient of each data row, which an optimiser never sees.")
+
 
 class ZeroOracle:
     """No gradient at all, for who only mixes."""
@@ -86,3 +108,7 @@ class ZeroOracle:
     def full(self, x: Tensor) -> Tensor:
         """Zero."""
         return torch.zeros_like(x)
+
+    def samples(self, x: Tensor, *, whole: bool = False) -> Samples:
+        """None."""
+        return Samples(x.new_zeros(len(x), 0, dtype=torch.long), x.new_zeros(len(x), 0, x.shape[1]), x[:, :1])

@@ -234,11 +234,14 @@ class Recorder:
         row = {
             "round": sim.t,
             "packets": traffic.packets,
-            "bits_paper": traffic.bits_paper,
             "seconds": round(self._seconds, 6),
         }
         sent = {
-            seed: {"bits": traffic.on_one_link(seed), "bits_total": traffic.bits_total[seed]}
+            seed: {
+                "bits": traffic.on_one_link(seed),
+                "bits_total": traffic.bits_total[seed],
+                "bits_paper": traffic.paper_on_one_link(seed),
+            }
             for seed in sim.seeds[which]
         }
         if sim.compression_error is not None:

@@ -12,11 +12,12 @@ from torch import Tensor
 
 from gossamer.algorithms.base import Algorithm, Arrived, Round, State, map_state
 from gossamer.compression import packet
-from gossamer.compression.base import CODECS, Codec, Compressor, Message
+from gossamer.compression.base import CODECS, Codec, Message
+from gossamer.compression.partial import Partial
 from gossamer.errors import InputError, NonFiniteError, check_bool, check_choice, check_integer
 from gossamer.problems.base import Problem
 from gossamer.runtime.checkpoint import Checkpoint, pack, under, unpack
-from gossamer.runtime.mixer import Mixer
+from gossamer.runtime.mixer import Mixer, network_of
 from gossamer.runtime.oracle import BatchOracle
 from gossamer.runtime.recorder import Progress, Recorder, Saving, record_folder
 from gossamer.runtime.runs import Run, Runs
@@ -137,9 +138,7 @@ def simulate(
 def check_method_fits(method: Algorithm, problem: Problem, mixing: MixingMatrix) -> None:
     """Refuse a method that cannot use the mixing matrix, or whose compressor is no contraction at this size."""
     method.check_mixing(mixing.lambda_min)
-    compressor = getattr(method, "compressor", None)
-    if isinstance(compressor, Compressor):
-        compressor.alpha(problem.d)
+    method.check_dimension(problem.d)
 
 
 def check_batch_size(batch_size: object, problem: Problem) -> int:
@@ -204,6 +203,7 @@ class Simulation:
         x0: X0 = None,
         codec: Codec = "fixed",
     ) -> None:
+        mixing = network_of(method, mixing)
         self.method, self.problem, self.mixing = method, problem, mixing
         self.batch_size = batch_size
         self.streams = Streams(seeds, range(problem.clients), problem.device)
@@ -237,11 +237,12 @@ class Simulation:
 
         round = Round(
             t=self.t,
-            lr=self.method.lr,
+            lr=self.method.lr_at(self.t),
             oracle=oracle,
             random=lambda purpose: self.streams.at(self.t, purpose),
             exchange=exchange,
             dtype=self.problem.dtype,
+            rho=self.mixing.rho,
             errors=errors,
         )
         state = self.method.step(self.state, round)
@@ -300,7 +301,7 @@ class Traffic:
     def __init__(self, mixing: MixingMatrix, seeds: Sequence[int], codec: Codec) -> None:
         self.codec: Codec = codec
         self.packets = 0
-        self.bits_paper = 0
+        self.bits_paper = dict.fromkeys(seeds, 0)  # these, too, are added up over clients
         self.bits = dict.fromkeys(seeds, 0)  # added up over clients; what a link carried is their mean
         self.bits_total = dict.fromkeys(seeds, 0)
         self._degrees = mixing.degrees
@@ -311,31 +312,36 @@ class Traffic:
         if not self._degrees.any():  # a client alone sends nothing
             return
         self.packets += 1
-        self.bits_paper += sum(message.bits_paper for message in messages)
-        clients = len(self._degrees)
-        for seed, bits in zip(seeds, self._lengths(messages, t).reshape(-1, clients), strict=True):
+        shape = (len(seeds), len(self._degrees))
+        paper = sum(message.bits_paper_of_rows() for message in messages).reshape(shape)  # type: ignore[union-attr]
+        for seed, bits, counted in zip(seeds, self._lengths(messages, t).reshape(shape), paper, strict=True):
             self.bits[seed] += int(bits.sum())
             self.bits_total[seed] += int((bits * self._degrees).sum())
+            self.bits_paper[seed] += int(counted.sum())
 
     def on_one_link(self, seed: int) -> float:
         """Bits so far, averaged over clients."""
         return self.bits[seed] / len(self._degrees)
 
+    def paper_on_one_link(self, seed: int) -> float:
+        """The same as the paper counts."""
+        return self.bits_paper[seed] / len(self._degrees)
+
     def counts(self) -> dict[str, Any]:
         """The counters, as JSON keeps them."""
-        every = [[seed, self.bits[seed], self.bits_total[seed]] for seed in self.bits]
-        return {"packets": self.packets, "bits_paper": self.bits_paper, "seeds": every}
+        every = [[seed, self.bits[seed], self.bits_total[seed], self.bits_paper[seed]] for seed in self.bits]
+        return {"packets": self.packets, "seeds": every}
 
     def restore(self, counts: Mapping[str, Any]) -> None:
         """Go on from such counters."""
-        self.packets, self.bits_paper = counts["packets"], counts["bits_paper"]
-        for seed, bits, total in counts["seeds"]:
-            self.bits[seed], self.bits_total[seed] = bits, total
+        self.packets = counts["packets"]
+        for seed, bits, total, paper in counts["seeds"]:
+            self.bits[seed], self.bits_total[seed], self.bits_paper[seed] = bits, total, paper
 
     def _lengths(self, messages: tuple[Message, ...], t: int) -> npt.NDArray[np.int64]:
         """The bits of each row's packet; fixed-width ones depend on little, and are worked out once."""
         clients = range(len(self._degrees))
-        if self.codec != "fixed":
+        if self.codec != "fixed" or any(isinstance(message, Partial) for message in messages):
             return 8 * packet.sizes(messages, t, clients, self.codec)
         key = (t.bit_length(), *((type(m), m.shape, m.payload_size()) for m in messages))
         if key not in self._fixed:

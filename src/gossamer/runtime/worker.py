@@ -23,6 +23,7 @@ from gossamer.runtime.experiment import Experiment
 from gossamer.runtime.journal import Journal
 from gossamer.runtime.measure import settings
 from gossamer.runtime.merge import Outcome, merge
+from gossamer.runtime.mixer import network_of
 from gossamer.runtime.oracle import BatchOracle
 from gossamer.runtime.record import record_name
 from gossamer.runtime.runs import finished_run
@@ -111,9 +112,8 @@ class _Worker:
             "eval_every": self.eval_every,
             "codec": self.spec.codec,
         }
-        return Task(
-            number, label, method, rounds, seed, about, settings(method, experiment.problem, self.mixing, about, seed)
-        )
+        said = settings(method, experiment.problem, network_of(method, self.mixing), about, seed)
+        return Task(number, label, method, rounds, seed, about, said)
 
     def _digest(self) -> str:
         """Everything that the ranks must have in common, in short."""
@@ -147,7 +147,7 @@ class _Runner:
         stem = f"{Path(record_name(task.label, task.seed)).stem}-client{rank}"
         folder = self.how.folder / "checkpoints"
         self.every = self.how.checkpoint_every or max(1, task.rounds // 10)
-        keep = needed(worker.mixing.diameter, self.every)
+        keep = needed(worker.mixing.diameter * task.method.rounds_between_exchanges, self.every)
         identity = {"client": rank, **task.settings}
         self.checkpoints = Checkpoints(folder, stem, identity, keep)
         self.journal = Journal(folder / f"{stem}.journal", worker.width, problem.dtype)
@@ -234,7 +234,7 @@ class _Runner:
             oracle = BatchOracle(
                 self.worker.problem, client.streams, client.t, self.worker.spec.batch_size, self.buffers
             )
-            client.step(oracle, task.method.lr, measure=is_due)
+            client.step(oracle, task.method.lr_at(client.t), measure=is_due)
             self.buffers = oracle.buffers
             now = time.perf_counter()
             self.seconds += now - begin

@@ -1,0 +1,63 @@
+"""Centralized SGD and gradient descent: the yardstick."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import Tensor
+
+from gossamer.algorithms.base import Algorithm, Round
+from gossamer.algorithms.dsgd import DSGDState
+from gossamer.algorithms.schedules import LR, check_lr
+from gossamer.errors import check_choice, settle
+from gossamer.registry import methods
+
+
+@methods.register("centralized_sgd")
+@dataclass(frozen=True)
+class CentralizedSGD(Algorithm):
+    """SGD with everyone's gradients: what no decentralized method can beat round for round.
+
+    x^(t+1) = mean over clients of x_i - lr grad f_i(x_i), at every client. Bits are those of sending every model to
+    everyone: the graph is the complete one, whatever the other methods run on.
+
+    Args:
+        lr: The step size.
+        batch: `"minibatch"` for SGD, or `"full"` for gradient descent, whatever the batch size of a run.
+
+    Deviations: none.
+    """
+
+    lr: LR
+    batch: Literal["minibatch", "full"] = "minibatch"
+
+    title = "Centralized SGD"
+    paper = "Robbins and Monro, 1951"
+    messages = 1
+    state = 1
+    compressors = "none"
+    assumes = "that everyone can talk to everyone"
+    rate = "O(sigma/sqrt(nT)); O(1/T) with full gradients"
+    equations = """
+        X+ = (X - eta F(X)) 11'/n
+    """
+    lr_may_differ = True
+    is_centralized = True
+    examples = ({"lr": 0.05}, {"lr": 0.05, "batch": "full"})
+
+    def __post_init__(self) -> None:
+        settle(self, lr=check_lr(self.lr))
+        check_choice("batch", self.batch, ("minibatch", "full"))
+
+    @property
+    def needs(self) -> str | None:
+        """Gradient descent needs all data."""
+        return "full gradients" if self.batch == "full" else None
+
+    def init(self, x: Tensor) -> DSGDState:
+        """The models."""
+        return DSGDState(x)
+
+    def step(self, state: DSGDState, round: Round) -> DSGDState:
+        """Step, then average."""
+        gradient = round.oracle.full if self.batch == "full" else round.oracle
+        return DSGDState(round.mix(state.x - round.lr * gradient(state.x), "x").to(state.x))

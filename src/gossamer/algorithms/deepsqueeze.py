@@ -1,0 +1,79 @@
+"""DeepSqueeze: compressed gossip with error feedback on the models."""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from gossamer.algorithms.base import Algorithm, Round, require_compressor, zeros_float64
+from gossamer.algorithms.schedules import LR, check_lr
+from gossamer.compression.base import Compressor
+from gossamer.errors import check_unit, settle
+from gossamer.registry import methods
+
+
+@dataclass(frozen=True)
+class DeepSqueezeState:
+    """The models, and what compression has left out of them so far."""
+
+    x: Tensor
+    error: Tensor
+
+
+@methods.register("deepsqueeze")
+@dataclass(frozen=True)
+class DeepSqueeze(Algorithm):
+    """DeepSqueeze, Algorithm 1 of Tang, Lian, Qiu, Yuan, Zhang, Zhang, Liu: *DeepSqueeze: Decentralization Meets
+    Error-Compensated Compression*, 2019 (arXiv 1907.07346).
+
+    =======  ==========  ================================================
+    here     paper       meaning
+    =======  ==========  ================================================
+    x        x           models
+    error    delta       what compression left out, added to the next
+    c        C[v]        the message: a compressed model, no difference
+    =======  ==========  ================================================
+
+    Neighbours keep no surrogates, so a client's state is small; but whole models are compressed, not differences, so
+    gamma must be small where the compressor is coarse.
+
+    Args:
+        lr: The step size.
+        gamma: The mixing step size, in (0, 1].
+        compressor: Any contraction.
+
+    Deviations: none. The rate was not checked; the equations were, by the published code's and by their mean.
+    """
+
+    lr: LR
+    gamma: float
+    compressor: Compressor
+
+    title = "DeepSqueeze"
+    paper = "Tang et al., 2019 (arXiv 1907.07346)"
+    messages = 1
+    state = 2
+    assumes = "bounded difference between the clients"
+    rate = "O(sigma/sqrt(nT)) leading; a floor at constant step"
+    equations = """
+        X' = X - eta F(X)
+        V  = X' + D;  c = C(V);  D+ = V - c       D = 0 at the start
+        X+ = X' + gamma c (W - I)
+    """
+    lr_may_differ = True
+    examples = ({"lr": 0.02, "gamma": 0.05},)
+
+    def __post_init__(self) -> None:
+        settle(self, lr=check_lr(self.lr), gamma=check_unit("gamma", self.gamma))
+        require_compressor(self.compressor)
+
+    def init(self, x: Tensor) -> DeepSqueezeState:
+        """Nothing has been left out."""
+        return DeepSqueezeState(x, zeros_float64(x))
+
+    def step(self, state: DeepSqueezeState, round: Round) -> DeepSqueezeState:
+        """Step, compress with what was left out before, gossip."""
+        x = state.x - round.lr * round.oracle(state.x)
+        v = x + state.error
+        c = round.compress(self.compressor, v, "x")
+        moved = round.exchange(c).wait()[0] - c.dense()
+        return DeepSqueezeState(x + (self.gamma * moved).to(x), v - c.dense())

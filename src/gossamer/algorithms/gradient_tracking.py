@@ -1,0 +1,94 @@
+"""Gradient tracking: every client follows the average gradient, uncompressed."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import Tensor
+
+from gossamer.algorithms.base import Algorithm, Round, Start, check_start, zeros_float64
+from gossamer.algorithms.schedules import LR, check_lr
+from gossamer.compression.dense import identity
+from gossamer.errors import check_choice, settle
+from gossamer.registry import methods
+
+_ORDERS = ("combine-then-adapt", "adapt-then-combine", "semi")
+
+
+@dataclass(frozen=True)
+class TrackingState:
+    """Models, trackers (in float64: sums that never forget) and the gradients of the step before."""
+
+    x: Tensor
+    y: Tensor
+    old: Tensor
+
+
+@methods.register("gradient_tracking")
+@dataclass(frozen=True)
+class GradientTracking(Algorithm):
+    """Gradient tracking: DIGing (Nedic, Olshevsky, Shi, arXiv 1607.03218), with stochastic gradients DSGT (Pu, Nedic,
+    arXiv 1805.11454); in its other orders Aug-DGM (Xu, Zhu, Soh, Xie, CDC 2015) and NEXT (Di Lorenzo, Scutari,
+    arXiv 1602.00591).
+
+    Args:
+        lr: The step size.
+        order: `"combine-then-adapt"`: X+ = X W - lr Y, Y+ = Y W + F(X+) - F(X), both messages in one exchange, hidden
+            behind the gradient. `"adapt-then-combine"` (Aug-DGM): X+ = (X - lr Y) W, Y+ = (Y + F(X+) - F(X)) W, two
+            exchanges. `"semi"` (NEXT): X as the second, Y as the first.
+        start: Y^0 is the `"full"` local gradient or this round's `"minibatch"` gradient.
+
+    Deviations: none.
+    """
+
+    lr: LR
+    order: Literal["combine-then-adapt", "adapt-then-combine", "semi"] = "combine-then-adapt"
+    start: Start = "full"
+
+    title = "Gradient tracking"
+    paper = "Nedic et al., 2017 (arXiv 1607.03218)"
+    messages = 2
+    exchanges = "1 (2 adapt-then-combine)"
+    state = 3
+    compressors = "none"
+    assumes = "nothing more: any difference between the clients"
+    rate = "O(1/T); O(sigma/sqrt(nT)) stochastic; linear if strongly convex"
+    equations = """
+        X+ = X W - eta Y                          combine-then-adapt; Y = F(X) at the start
+        Y+ = Y W + F(X+) - F(X)
+        X+ = (X - eta Y) W                        adapt-then-combine
+        Y+ = (Y + F(X+) - F(X)) W
+    """
+    lr_may_differ = True
+    examples = (
+        {"lr": 0.05},
+        {"lr": 0.05, "order": "adapt-then-combine"},
+        {"lr": 0.05, "order": "semi", "start": "minibatch"},
+    )
+
+    def __post_init__(self) -> None:
+        settle(self, lr=check_lr(self.lr))
+        check_choice("order", self.order, _ORDERS)
+        check_start(self.start)
+
+    def init(self, x: Tensor) -> TrackingState:
+        """Y^0 is taken in the first step."""
+        return TrackingState(x, zeros_float64(x), x)
+
+    def step(self, state: TrackingState, round: Round) -> TrackingState:
+        """Y^t from the gradient at X^t, then X^(t+1)."""
+        x, y = state.x, state.y
+        adapts_first = self.order != "combine-then-adapt"
+        # X^t and Y^(t-1) are known already, and travel while the gradient is taken.
+        q_x = None if adapts_first else round.compress(identity(), x, "x")
+        q_y = None if round.t == 0 or self.order == "adapt-then-combine" else round.compress(identity(), y, "y")
+        pending = round.exchange(q_x, q_y)
+        grad = round.oracle(x) if round.t else self.first_gradient(x, round)
+        mixed_x, mixed_y = pending.wait()
+
+        if q_y is not None:
+            y = y + (mixed_y - q_y.dense())
+        y = y + grad - state.old if round.t else y + grad
+        if self.order == "adapt-then-combine" and round.t:
+            y = round.mix(y, "y")
+        new = round.mix(x - round.lr * y, "x") if adapts_first else mixed_x - round.lr * y
+        return TrackingState(new.to(x), y, grad)

@@ -1,0 +1,88 @@
+"""MoTEF: momentum tracking with compressed messages."""
+
+from dataclasses import dataclass, replace
+
+from torch import Tensor
+
+from gossamer.algorithms.base import (
+    Algorithm,
+    Round,
+    Start,
+    check_start,
+    nothing_pending,
+    require_compressor,
+    zeros_float64,
+)
+from gossamer.algorithms.beer import BEERState, track
+from gossamer.algorithms.schedules import LR, check_lr
+from gossamer.compression.base import Compressor
+from gossamer.errors import check_unit, settle
+from gossamer.registry import methods
+
+
+@methods.register("motef")
+@dataclass(frozen=True)
+class MoTEF(Algorithm):
+    """MoTEF, Algorithm 1 of Islamov, Gao, Stich: *Towards Faster Decentralized Stochastic Optimization with
+    Communication Compression*, ICLR 2025 (arXiv 2405.20114): BEER on Polyak's momentum in place of gradients, which
+    keeps its rate with small batches, and gains from every client.
+
+    ======  ======  ==========================================================
+    here    paper   meaning
+    ======  ======  ==========================================================
+    m       M       momentum: what V tracks (kept as the state's `old`)
+    lam     lambda  how much a new gradient counts; with 1 this is BEER
+    ======  ======  ==========================================================
+
+    The other letters, and the lines that the two share, are BEER's.
+
+    Args:
+        lr: eta, the step size.
+        gamma: The mixing step size, in (0, 1].
+        compressor: C. Any contraction will do.
+        lam: In (0, 1].
+        start: M^0 = V^0 is the `"full"` local gradient or this round's `"minibatch"` gradient.
+
+    Deviations: none. (The code published with the paper begins with M^0 = 0, which has another fixed point.)
+    """
+
+    lr: LR
+    gamma: float
+    compressor: Compressor
+    lam: float = 0.1
+    start: Start = "full"
+
+    title = "MoTEF"
+    paper = "Islamov et al., 2025 (arXiv 2405.20114)"
+    messages = 2
+    state = 7
+    assumes = "bounded variance; any batch, any difference between the clients"
+    rate = "O(sigma/sqrt(nT)) as distributed SGD, with linear speed-up"
+    equations = """
+        X+ = X + gamma H (W - I) - eta V
+        H+ = H + C(X+ - H)
+        M+ = (1 - lam) M + lam F(X+)
+        V+ = V + gamma G (W - I) + M+ - M
+        G+ = G + C(V+ - G)                        M = V = F(X), H = G = 0 at the start
+    """
+    lr_may_differ = True
+    examples = ({"lr": 0.05, "gamma": 0.2}, {"lr": 0.05, "gamma": 0.2, "lam": 1.0, "start": "minibatch"})
+
+    def __post_init__(self) -> None:
+        settle(self, lr=check_lr(self.lr), gamma=check_unit("gamma", self.gamma), lam=check_unit("lam", self.lam))
+        require_compressor(self.compressor)
+        check_start(self.start)
+
+    def init(self, x: Tensor) -> BEERState:
+        """H^0 = G^0 = 0; M^0 and V^0 are taken in the first step."""
+        zero = zeros_float64(x)
+        return BEERState(x, zero, zero, zero, zero, zero, zero, nothing_pending(2))
+
+    def step(self, state: BEERState, round: Round) -> BEERState:
+        """The momentum at this model; then BEER's lines."""
+        x, m = state.x, state.old
+        if round.t == 0:
+            new = self.first_gradient(x, round).double()
+            return replace(track(state, round, new, None, self.gamma, self.compressor), old=new)
+        new = (1 - self.lam) * m + self.lam * round.oracle(x)
+        return replace(track(state, round, new, m, self.gamma, self.compressor), old=new)

@@ -1,0 +1,131 @@
+"""PORTER: BEER on clipped gradients, with noise for privacy where that is wanted."""
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from gossamer.algorithms.base import Algorithm, Round, Samples, Start, check_start, require_compressor
+from gossamer.algorithms.beer import BEER, BEERState
+from gossamer.algorithms.schedules import LR, check_lr
+from gossamer.compression.base import Compressor
+from gossamer.errors import InputError, check_bool, check_nonnegative, check_positive, check_unit, settle
+from gossamer.registry import methods
+
+
+@methods.register("porter")
+@dataclass(frozen=True)
+class PORTER(Algorithm):
+    """PORTER of Li, Chi: *Convergence and Privacy of Decentralized Nonconvex Optimization with Gradient Clipping and
+    Communication Compression*, 2023 (arXiv 2305.09896): BEER with each gradient clipped (PORTER-GC), or with each data
+    row's gradient clipped and Gaussian noise added (PORTER-DP), which makes what a client sends differentially private.
+
+    clip(z) = clip z / (clip + ||z||), smooth, and shorter than `clip`.
+
+    The privacy that PORTER-DP gives against everyone who sees a client's messages is
+    `gossamer.theory.local_privacy(noise, clip, batch_size, rows, rounds, delta)`.
+
+    Args:
+        lr: eta, the step size.
+        gamma: The mixing step size, in (0, 1].
+        compressor: C. Any contraction will do.
+        clip: tau. None for no clipping: BEER.
+        per_sample: Clip the gradient of each data row (PORTER-DP), and not only that of the minibatch (PORTER-GC).
+        noise: sigma_p, the deviation of the noise on each coordinate; needs `per_sample`.
+        start: V^0 is the `"full"` local gradient or this round's `"minibatch"` gradient, clipped in the same way.
+
+    Deviations: BEER's start, where the paper takes V = 0 and G = 0 one step earlier. The equations were confirmed by
+    clip = None, which is BEER bit for bit, and by the length of what is tracked.
+    """
+
+    lr: LR
+    gamma: float
+    compressor: Compressor
+    clip: float | None = 1.0
+    per_sample: bool = False
+    noise: float = 0.0
+    start: Start = "minibatch"
+
+    title = "PORTER"
+    paper = "Li and Chi, 2023 (arXiv 2305.09896)"
+    messages = 2
+    state = 7
+    assumes = "bounded variance (GC), or local smoothness of every row's loss (DP); any difference between the clients"
+    rate = "as BEER up to clipping's bias; with noise, to a floor that privacy sets"
+    equations = """
+        g  = clip(F(X))                           GC
+        g  = mean over the rows of clip(F_s(X)) + noise N(0, I)          DP;  clip(z) = tau z / (tau + ||z||)
+        and BEER with g in place of F(X)
+    """
+    lr_may_differ = True
+    examples = (
+        {"lr": 0.05, "gamma": 0.2, "clip": 5.0},
+        {"lr": 0.05, "gamma": 0.2, "clip": 5.0, "per_sample": True},
+        {"lr": 0.05, "gamma": 0.2, "clip": None, "start": "full"},
+    )
+
+    def __post_init__(self) -> None:
+        settle(self, lr=check_lr(self.lr), gamma=check_unit("gamma", self.gamma))
+        require_compressor(self.compressor)
+        settle(self, clip=None if self.clip is None else check_positive("clip", self.clip))
+        check_bool("per_sample", self.per_sample)
+        settle(self, noise=check_nonnegative("noise", self.noise))
+        check_start(self.start)
+        if self.noise and not (self.per_sample and self.clip is not None):
+            raise InputError(
+                f"`noise` makes messages private only where every row's gradient is clipped: with noise={self.noise}, "
+                "set `per_sample` to true and `clip` to a number."
+            )
+
+    @property
+    def needs(self) -> str | None:
+        """PORTER-DP clips row by row."""
+        return "the gradient of each data row" if self.per_sample else None
+
+    def init(self, x: Tensor) -> BEERState:
+        """BEER's."""
+        return self._beer.init(x)
+
+    def step(self, state: BEERState, round: Round) -> BEERState:
+        """BEER's, on clipped gradients."""
+        return self._beer.step(state, replace(round, oracle=_Clipped(self, round)))
+
+    @property
+    def _beer(self) -> BEER:
+        return BEER(self.lr, self.gamma, self.compressor, self.start)
+
+
+@dataclass(frozen=True)
+class _Clipped:
+    """The round's gradients, clipped."""
+
+    method: PORTER
+    round: Round
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self._clipped(x, whole=False)
+
+    def full(self, x: Tensor) -> Tensor:
+        return self._clipped(x, whole=True)
+
+    def samples(self, x: Tensor, *, whole: bool = False) -> Samples:
+        return self.round.oracle.samples(x, whole=whole)
+
+    def _clipped(self, x: Tensor, *, whole: bool) -> Tensor:
+        oracle, tau = self.round.oracle, self.method.clip
+        if not self.method.per_sample:
+            return clip(oracle.full(x) if whole else oracle(x), tau)
+        rows = oracle.samples(x, whole=whole)
+        many = rows.counts if whole else rows.rows.shape[1]
+        mean = clip(rows.gradients, tau).sum(dim=1) / many
+        if self.method.noise:
+            mean = mean + (self.method.noise * self.round.random("noise").normal(x.shape[1])).to(x)
+        return mean
+
+
+def clip(z: Tensor, tau: float | None) -> Tensor:
+    """tau z / (tau + ||z||), along the last dimension."""
+    if tau is None:
+        return z
+    scale: Tensor = tau / (tau + torch.linalg.vector_norm(z, dim=-1, keepdim=True))
+    return z * scale

@@ -1,0 +1,120 @@
+"""SQuARM-SGD: momentum, local steps, and messages only when there is something to say."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from gossamer.algorithms.base import Algorithm, Round, require_compressor, zeros_float64
+from gossamer.algorithms.schedules import LR, check_lr
+from gossamer.compression.base import Compressor
+from gossamer.compression.partial import Partial
+from gossamer.errors import InputError, check_integer, check_nonnegative, check_unit, settle
+from gossamer.registry import methods
+
+
+@dataclass(frozen=True)
+class SQuARMState:
+    """Models, momentum, the surrogates and the surrogates' neighbour sums."""
+
+    x: Tensor
+    v: Tensor
+    h: Tensor
+    mixed_h: Tensor
+
+
+@methods.register("squarm_sgd")
+@dataclass(frozen=True)
+class SQuARMSGD(Algorithm):
+    """SQuARM-SGD, Algorithm 1 of Singh, Data, George, Diggavi: *SQuARM-SGD: Communication-Efficient Momentum SGD for
+    Decentralized Optimization*, IEEE JSAIT 2021 (arXiv 2005.07041). Without momentum it is SPARQ-SGD (arXiv
+    1910.14280).
+
+    =========  =======  =====================================================================
+    here       paper    meaning
+    =========  =======  =====================================================================
+    h          x-hat    surrogates: what the neighbours believe
+    momentum   beta     Nesterov momentum
+    threshold  c_t      a client sends only where ||x - x-hat||^2 > c_t eta^2
+    =========  =======  =====================================================================
+
+    Args:
+        lr: The step size.
+        gamma: The mixing step size, in (0, 1].
+        compressor: Any contraction.
+        momentum: beta, in [0, 1).
+        local_steps: H; clients talk in every H-th round only.
+        threshold: c_t = threshold (t + 1)^threshold_power; 0 always sends.
+        threshold_power: How c_t grows, below 1.
+
+    Deviations: a client that has nothing to say sends an empty packet, which its neighbours need to go on, and which is
+    counted; the paper counts nothing for it.
+    """
+
+    lr: LR
+    gamma: float
+    compressor: Compressor
+    momentum: float = 0.9
+    local_steps: int = 1
+    threshold: float = 0.0
+    threshold_power: float = 0.0
+
+    title = "SQuARM-SGD"
+    paper = "Singh et al., 2021 (arXiv 2005.07041)"
+    messages = 1
+    exchanges = "1 every H-th round"
+    state = 4
+    assumes = "bounded second moments of gradients"
+    rate = "O(1/sqrt(nT)) leading; a floor at constant step"
+    equations = """
+        v  = beta v + F(X);  X' = X - eta (beta v + F(X))
+        every H-th round:  H+ = H + C(X' - H) where ||X' - H||^2 > c_t eta^2
+                           X+ = X' + gamma H+ (W - I);  else X+ = X'
+    """
+    lr_may_differ = True
+    examples = (
+        {"lr": 0.01, "gamma": 0.2},
+        {"lr": 0.01, "gamma": 0.2, "momentum": 0.0, "local_steps": 3},
+        {"lr": 0.01, "gamma": 0.2, "threshold": 2.0, "threshold_power": 0.3},
+    )
+
+    def __post_init__(self) -> None:
+        settle(self, lr=check_lr(self.lr), gamma=check_unit("gamma", self.gamma))
+        require_compressor(self.compressor)
+        settle(
+            self,
+            momentum=check_unit("momentum", self.momentum, zero=True),
+            local_steps=check_integer("local_steps", self.local_steps, 1),
+            threshold=check_nonnegative("threshold", self.threshold),
+            threshold_power=check_nonnegative("threshold_power", self.threshold_power),
+        )
+        for name in ("momentum", "threshold_power"):
+            if getattr(self, name) >= 1:
+                raise InputError(f"`{name}` must be below 1, got {getattr(self, name)}.")
+
+    @property
+    def rounds_between_exchanges(self) -> int:
+        """H."""
+        return self.local_steps
+
+    def init(self, x: Tensor) -> SQuARMState:
+        """Momentum and surrogates start at zero."""
+        zero = zeros_float64(x)
+        return SQuARMState(x, torch.zeros_like(x), zero, zero)
+
+    def step(self, state: SQuARMState, round: Round) -> SQuARMState:
+        """A step with momentum; in every H-th round, compressed gossip of what has moved enough."""
+        h, mixed_h = state.h, state.mixed_h
+        grad = round.oracle(state.x)
+        v = self.momentum * state.v + grad
+        x = state.x - round.lr * (self.momentum * v + grad)
+        if (round.t + 1) % self.local_steps == 0:
+            q = round.compress(self.compressor, x - h, "h")
+            if self.threshold:
+                c = self.threshold * (round.t + 1) ** self.threshold_power
+                # With a step size for each coordinate, distances are measured in steps.
+                q = Partial(q, ((x - h) / round.lr).square().sum(dim=1) > c)
+            h = h + q.dense()
+            mixed_h = mixed_h + round.exchange(q).wait()[0]
+            x = x + (self.gamma * (mixed_h - h)).to(x)
+        return SQuARMState(x, v, h, mixed_h)

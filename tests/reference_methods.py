@@ -1,0 +1,186 @@
+# ruff: noqa: E741
+"""Literal transcriptions in NumPy of the uncompressed methods, read from the update equations alone.
+
+As in `reference`, columns are clients and the letters are those of the equations. Every generator yields X^1, X^2, ...
+in its first array. Whatever is written X^(t+1), with the gradients evaluated there, belongs to minibatch t + 1: a round
+begins with the gradients at its own X^t.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+from reference import Array, Gradient
+
+Full = Callable[[Array], Array]  # X: the gradients over all rows
+Step = Callable[[int], float]  # t: eta_t
+Samples = Callable[[Array], Array]  # X: (clients, rows, d), the gradient of every row at its client's column
+
+
+def centralized_sgd(X: Array, grad: Gradient, eta: float) -> Iterator[list[Array]]:
+    """Mini-batch SGD with a server: X+ = (X - eta F(X)) J, J = 11^T/n."""
+    t, n = 0, X.shape[1]
+    J = np.ones((n, n)) / n
+    while True:
+        X = (X - eta * grad(X, t)) @ J
+        yield [X]
+        t = t + 1
+
+
+def d2(X: Array, W: Array, grad: Gradient, eta: Step, mix_first: bool) -> Iterator[list[Array]]:
+    """D^2 (arXiv 1803.07068), each gradient with its own round's step; X^1 = X^0 - eta F^0 unless `mix_first`."""
+    g = eta(0) * grad(X, 0)
+    X_prev, g_prev, X = X, g, (X - g) @ W if mix_first else X - g
+    t = 1
+    while True:
+        yield [X]
+        g = eta(t) * grad(X, t)
+        X_prev, g_prev, X = X, g, (2 * X - X_prev - g + g_prev) @ W
+        t = t + 1
+
+
+def extra(X: Array, W: Array, grad: Gradient, eta: Step) -> Iterator[list[Array]]:
+    """EXTRA (arXiv 1404.6264): X1 = X0 W - eta F(X0); X++ = X+(I+W) - X W~ - eta (F(X+) - F(X))."""
+    I = np.eye(len(W))
+    W_tilde = (I + W) / 2
+    F = grad(X, 0)
+    X_plus = X @ W - eta(0) * F
+    t = 1
+    while True:
+        yield [X_plus]
+        F_plus = grad(X_plus, t)
+        X, X_plus = X_plus, X_plus @ (I + W) - X @ W_tilde - (eta(t) * F_plus - eta(t - 1) * F)
+        t, F = t + 1, F_plus
+
+
+def nids(X: Array, W: Array, grad: Gradient, eta: Step, c: float) -> Iterator[list[Array]]:
+    """NIDS without a nonsmooth term (arXiv 1704.07807): X1 = X0 - eta F(X0); X++ = (2X+ - X - eta F(X+) + eta F(X)) W~.
+
+    W~ = I - c(I - W).
+    """
+    I = np.eye(len(W))
+    W_tilde = I - c * (I - W)
+    F = grad(X, 0)
+    X_plus = X - eta(0) * F
+    t = 1
+    while True:
+        yield [X_plus]
+        F_plus = grad(X_plus, t)
+        X, X_plus = X_plus, (2 * X_plus - X - eta(t) * F_plus + eta(t - 1) * F) @ W_tilde
+        t, F = t + 1, F_plus
+
+
+def gradient_tracking(
+    X: Array,
+    Y: Array,
+    W: Array,
+    grad: Gradient,
+    eta: float,
+    order: Literal["combine-then-adapt", "adapt-then-combine", "semi"],
+) -> Iterator[list[Array]]:
+    """Gradient tracking: CTA (DIGing, arXiv 1607.03218), ATC (Aug-DGM), semi-ATC (NEXT); Y is Y^0 and F(X^0)."""
+    t, F = 0, Y
+    while True:
+        X = X @ W - eta * Y if order == "combine-then-adapt" else (X - eta * Y) @ W
+        yield [X, Y, F]
+        F_plus = grad(X, t + 1)
+        Y = (Y + F_plus - F) @ W if order == "adapt-then-combine" else Y @ W + F_plus - F
+        t, F = t + 1, F_plus
+
+
+def gt_saga(
+    X: Array, W: Array, each: Samples, rows: Callable[[int], npt.NDArray[np.int64]], eta: float
+) -> Iterator[list[Array]]:
+    """GT-SAGA (arXiv 1912.04230), s_i being the rows of a minibatch.
+
+    g_i = grad f_{i,s}(x_i) - table_{i,s} + mean(table_i); Y+ = (Y + g - g_prev) W; X+ = (X - eta Y+) W.
+    """
+    t, n = 0, X.shape[1]
+    table = each(X)
+    Y, g_prev = np.zeros_like(X), np.zeros_like(X)
+    while True:
+        s, now, g = rows(t), each(X), np.zeros_like(X)
+        for i in range(n):
+            g[:, i] = (now[i, s[i]] - table[i, s[i]]).mean(axis=0) + table[i].mean(axis=0)
+        Y = (Y + g - g_prev) @ W
+        X = (X - eta * Y) @ W
+        for i in range(n):
+            table[i, s[i]] = now[i, s[i]]
+        yield [X, Y, g]
+        t, g_prev = t + 1, g
+
+
+def gt_sarah(X: Array, W: Array, grad: Gradient, full: Full, eta: float, q: int) -> Iterator[list[Array]]:
+    """GT-SARAH (arXiv 2008.07428), its outer loops one after another.
+
+    v = F(X) every q steps, else F(X;xi) - F(X_prev;xi) + v_prev; Y+ = Y W + v - v_prev; X+ = X W - eta Y+.
+    """
+    t = 0
+    Y, v_prev, X_prev = np.zeros_like(X), np.zeros_like(X), X
+    while True:
+        v = full(X) if t % q == 0 else grad(X, t) - grad(X_prev, t) + v_prev
+        Y = Y @ W + v - v_prev
+        X_prev, X = X, X @ W - eta * Y
+        yield [X, Y, v]
+        t, v_prev = t + 1, v
+
+
+def d_get(X: Array, W: Array, grad: Gradient, full: Full, eta: float, q: int) -> Iterator[list[Array]]:
+    """D-GET (arXiv 1910.05857), finite sum: v^0 = Y^0 = F(X^0).
+
+    X+ = X W - eta Y; v+ = F(X+) every q steps, else F(X+;xi) - F(X;xi) + v; Y+ = Y W + v+ - v.
+    """
+    t = 0
+    v = Y = full(X)
+    while True:
+        X_plus = X @ W - eta * Y
+        yield [X_plus, Y, v]
+        v_plus = full(X_plus) if (t + 1) % q == 0 else grad(X_plus, t + 1) - grad(X, t + 1) + v
+        Y = Y @ W + v_plus - v
+        t, X, v = t + 1, X_plus, v_plus
+
+
+def chebyshev(W: Array, K: int, a: float) -> Array:
+    """W_K = T_K(W/a) / T_K(1/a)."""
+    T = np.polynomial.Chebyshev.basis(K)
+    eigenvalues, U = np.linalg.eigh(W)
+    mixed: Array = U @ np.diag(T(eigenvalues / a) / T(1 / a)) @ U.T
+    return mixed
+
+
+def destress(
+    X: Array,
+    W: Array,
+    grad: Gradient,
+    full: Full,
+    active: Callable[[int], Array],
+    eta: float,
+    q: int,
+    K_in: int,
+    K_out: int,
+    p: float,
+) -> Iterator[list[Array]]:
+    """DESTRESS (arXiv 2110.01165): q inner steps a refresh; the next x is the last u.
+
+    s = (s + F(x) - F(x_prev)) W_out; u+ = (u - eta v) W_in; v+ = (v + (lambda_i/p)(F(u+;xi) - F(u;xi))) W_in, where
+    lambda_i = 1 for those that are active with probability p.
+    """
+    a = float(np.linalg.norm(W - np.ones_like(W) / len(W), 2))
+    W_in, W_out = chebyshev(W, K_in, a), chebyshev(W, K_out, a)
+    x, t = X, 0
+    s, F_prev = np.zeros_like(X), np.zeros_like(X)
+    while True:
+        F = full(x)
+        s = (s + F - F_prev) @ W_out
+        F_prev = F
+        u, v = x, s
+        for inner in range(q):
+            u_plus = (u - eta * v) @ W_in
+            yield [u_plus, s, F]
+            t = t + 1
+            if inner < q - 1:  # the last v is not used: the refresh replaces it
+                lam = active(t)
+                v = (v + lam / p * (grad(u_plus, t) - grad(u, t))) @ W_in
+            u = u_plus
+        x = u
