@@ -21,11 +21,11 @@ MAY = {
     "topology": LEAVES,
     "theory": LEAVES,
     "algorithms": LEAVES | {"compression"},
-    "runtime": LEAVES | FOUR,
+    "runtime": LEAVES | FOUR | {"theory"},
     "report": LEAVES | {"runtime"},
     "paper": LEAVES | {"runtime", "report"},
     "testing": LEAVES | FOUR | {"runtime"},
-    "cli": LEAVES | {"paper", "report", "runtime", "compression", "problems", "topology", "theory"},
+    "cli": LEAVES | FOUR | {"paper", "report", "runtime", "theory"},
     "__main__": {"cli"},
     "__init__": LEAVES | FOUR | {"runtime"},
 }

@@ -38,7 +38,7 @@ from gossamer.compression import (
 )
 from gossamer.errors import CodecError, DataError, GossamerError, InputError
 from gossamer.problems import Problem, logistic_regression, module_problem, quadratic
-from gossamer.runtime import DecentralizedOptimizer, Record, Run, Runs, read_record, simulate
+from gossamer.runtime import DecentralizedOptimizer, Record, Run, Runs, auto, read_record, simulate
 from gossamer.topology import MixingMatrix, complete, mixing_matrix, ring
 
 logging.getLogger(__name__).addHandler(logging.NullHandler())  # a library speaks only to who listens
@@ -63,6 +63,7 @@ __all__ = [
     "Runs",
     "__version__",
     "algorithms",
+    "auto",
     "blockwise",
     "complete",
     "decode",

@@ -134,6 +134,9 @@ class Algorithm(ABC):
     """What its theory asks for, beside smoothness and a connected graph."""
     rate: ClassVar[str] = ""
     """What its theory promises."""
+    step_pace: ClassVar[float] = 3.0
+    """How large an lr `gossamer.auto` takes: step_pace gamma s / L, where one mixing removes the share s of what the
+    clients disagree on."""
     equations: ClassVar[str] = ""
     """A round in the paper's letters, for who asks."""
     is_centralized: ClassVar[bool] = False

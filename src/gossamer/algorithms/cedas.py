@@ -1,6 +1,7 @@
 """CEDAS: exact diffusion with compressed messages and a step size that may fall."""
 
 from dataclasses import dataclass
+from math import inf
 
 from torch import Tensor
 
@@ -46,6 +47,7 @@ class CEDAS(Algorithm):
     title = "CEDAS"
     paper = "Huang and Pu, 2023 (arXiv 2301.05872)"
     messages = 1
+    step_pace = inf
     state = 4
     compressors = "unbiased"
     assumes = "bounded variance; any difference between the clients"

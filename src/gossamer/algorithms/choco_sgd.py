@@ -55,6 +55,7 @@ class CHOCOSGD(Algorithm):
     title = "CHOCO-SGD"
     paper = "Koloskova et al., 2019 (arXiv 1902.00340)"
     messages = 1
+    step_pace = 6.0
     state = 3
     assumes = "bounded gradients, or bounded difference between the clients"
     rate = "O(sigma/sqrt(nT) + (G/(alpha rho^2 T))^(2/3)); a floor at constant step"

@@ -36,6 +36,7 @@ class DGET(Algorithm):
     title = "D-GET"
     paper = "Sun et al., 2020 (arXiv 1910.05857)"
     messages = 2
+    step_pace = 0.2
     gradients = "2 (m every q-th round)"
     state = 4
     compressors = "none"

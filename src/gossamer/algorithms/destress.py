@@ -52,6 +52,7 @@ class DESTRESS(Algorithm):
     title = "DESTRESS"
     paper = "Li et al., 2022 (arXiv 2110.01165)"
     messages = 1
+    step_pace = 0.2
     exchanges = "2 K_in (+ K_out every S-th round)"
     gradients = "2 (m every S-th round)"
     state = 5

@@ -47,6 +47,7 @@ class GradientTracking(Algorithm):
     title = "Gradient tracking"
     paper = "Nedic et al., 2017 (arXiv 1607.03218)"
     messages = 2
+    step_pace = 0.2
     exchanges = "1 (2 adapt-then-combine)"
     state = 3
     compressors = "none"

@@ -39,6 +39,7 @@ class GTSAGA(Algorithm):
     title = "GT-SAGA"
     paper = "Xin et al., 2020 (arXiv 1912.04230)"
     messages = 2
+    step_pace = 0.2
     exchanges = 2
     gradients = "1 (m at the start)"
     state = "3 + m"

@@ -42,6 +42,7 @@ class GTSARAH(Algorithm):
     title = "GT-SARAH"
     paper = "Xin et al., 2022 (arXiv 2008.07428)"
     messages = 2
+    step_pace = 0.2
     gradients = "2 (m every q-th round)"
     state = 4
     compressors = "none"

@@ -1,6 +1,7 @@
 """LEAD: linearly convergent primal-dual steps with compressed messages."""
 
 from dataclasses import dataclass
+from math import inf
 
 from torch import Tensor
 
@@ -54,6 +55,7 @@ class LEAD(Algorithm):
     title = "LEAD"
     paper = "Liu et al., 2021 (arXiv 2007.00232)"
     messages = 1
+    step_pace = inf
     state = 4
     compressors = "unbiased"
     assumes = "convexity"

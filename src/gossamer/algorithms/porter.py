@@ -5,8 +5,17 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from gossamer.algorithms.base import Algorithm, Round, Samples, Start, check_start, require_compressor
-from gossamer.algorithms.beer import BEER, BEERState
+from gossamer.algorithms.base import (
+    Algorithm,
+    Round,
+    Samples,
+    Start,
+    check_start,
+    nothing_pending,
+    require_compressor,
+    zeros_float64,
+)
+from gossamer.algorithms.beer import BEERState, track
 from gossamer.algorithms.schedules import LR, check_lr
 from gossamer.compression.base import Compressor
 from gossamer.errors import InputError, check_bool, check_nonnegative, check_positive, check_unit, settle
@@ -83,16 +92,16 @@ class PORTER(Algorithm):
         return "the gradient of each data row" if self.per_sample else None
 
     def init(self, x: Tensor) -> BEERState:
-        """BEER's."""
-        return self._beer.init(x)
+        """H^0 = G^0 = 0; V^0 is taken in the first step."""
+        zero = zeros_float64(x)
+        return BEERState(x, zero, zero, zero, zero, zero, x, nothing_pending(2))
 
     def step(self, state: BEERState, round: Round) -> BEERState:
-        """BEER's, on clipped gradients."""
-        return self._beer.step(state, replace(round, oracle=_Clipped(self, round)))
-
-    @property
-    def _beer(self) -> BEER:
-        return BEER(self.lr, self.gamma, self.compressor, self.start)
+        """The clipped gradient at this model; then BEER's lines."""
+        clipped = replace(round, oracle=_Clipped(self, round))
+        grad = clipped.oracle(state.x) if round.t else self.first_gradient(state.x, clipped)
+        old = state.old if round.t else None
+        return replace(track(state, round, grad, old, self.gamma, self.compressor), old=grad)
 
 
 @dataclass(frozen=True)

@@ -62,6 +62,7 @@ class SQuARMSGD(Algorithm):
     title = "SQuARM-SGD"
     paper = "Singh et al., 2021 (arXiv 2005.07041)"
     messages = 1
+    step_pace = 6.0
     exchanges = "1 every H-th round"
     state = 4
     assumes = "bounded second moments of gradients"

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from gossamer._version import __version__
-from gossamer.cli import components, data, experiments, network
+from gossamer.cli import components, data, experiments, network, tuning
 from gossamer.cli import launch as processes
 from gossamer.cli.output import complain, mend_streams, stop_request
 from gossamer.errors import GossamerError, InputError, RunError, StoppedError
@@ -59,6 +59,7 @@ def _parser() -> _Parser:
         "  gossamer run figure1 --data-dir data/             figure 1 of the BEER paper, on your copy of a9a\n"
         "  gossamer run my.toml --json | jq '.methods[].grad_norm'\n"
         "  gossamer launch my.toml                           the same across real processes\n"
+        "  gossamer tune my.toml                             find its step sizes by short runs\n"
         "  gossamer methods                                  what can be run\n"
         "  gossamer compressors                              what messages can be made of\n"
         "  gossamer compress x.npy --compressor gsgd:5       error and bits on a vector of your own\n"
@@ -144,6 +145,7 @@ def _parser() -> _Parser:
     topology.add_argument("--json", action="store_true", help="print the numbers as JSON")
 
     _add_data(add)
+    _add_tune(add)
 
     methods = add("methods", components.methods, "  gossamer methods\n  gossamer methods --json | jq -r '.[].name'")
     methods.add_argument("--json", action="store_true", help="print them as JSON")
@@ -192,6 +194,30 @@ def _add_launch(add: Any, add_output: Any) -> None:
         flags.add_argument(
             f"--{name}", metavar="X", help=argparse.SUPPRESS if name != "nnodes" else "and its other flags"
         )
+
+
+def _add_tune(add: Any) -> None:
+    """`gossamer tune`."""
+    tune = add(
+        "tune",
+        tuning.tune_spec,
+        "  gossamer tune my.toml\n"
+        "  gossamer tune my.toml --method BEER --trials 100 --rounds 500 -o best.toml\n"
+        "  gossamer tune figure1 --data-dir data/ --json | jq '.methods[].best'",
+    )
+    tune.add_argument("spec", metavar="SPEC", help="a TOML file, or the name of a shipped spec such as figure1")
+    tune.add_argument("-o", "--output", metavar="FILE", help="where the spec that won goes (default: SPEC-tuned.toml)")
+    tune.add_argument(
+        "--method", action="append", metavar="LABEL", help="tune this one; may be repeated (default: all)"
+    )
+    tune.add_argument("--trials", type=int, default=40, metavar="N", help="candidates a method (default: 40)")
+    tune.add_argument("--rounds", type=int, metavar="R", help="of each run (default: a fifth of the spec's)")
+    tune.add_argument("--at-once", type=int, default=8, metavar="K", help="simulated side by side (default: 8)")
+    tune.add_argument("--data-dir", metavar="DIR", help="where data files lie (default: $GOSSAMER_DATA, the cache)")
+    tune.add_argument("--device", help="cpu, cuda, cuda:1, ... (default: the spec's, else cpu)")
+    tune.add_argument("--force", action="store_true", help="replace the output file")
+    tune.add_argument("--json", action="store_true", help="print the results as one JSON object")
+    tune.add_argument("-q", "--quiet", action="store_true", help="no progress")
 
 
 def _add_data(add: Any) -> None:

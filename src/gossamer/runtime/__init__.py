@@ -1,8 +1,9 @@
 """Running methods: the simulator, real processes, and their records."""
 
+from gossamer.runtime.auto import auto
 from gossamer.runtime.optimizer import DecentralizedOptimizer
 from gossamer.runtime.record import Record, read_record
 from gossamer.runtime.runs import Run, Runs
 from gossamer.runtime.simulated import simulate
 
-__all__ = ["DecentralizedOptimizer", "Record", "Run", "Runs", "read_record", "simulate"]
+__all__ = ["DecentralizedOptimizer", "Record", "Run", "Runs", "auto", "read_record", "simulate"]

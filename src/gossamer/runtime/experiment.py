@@ -2,13 +2,14 @@
 
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gossamer import registry
 from gossamer.algorithms.base import Algorithm
 from gossamer.errors import InputError
 from gossamer.problems.base import Problem
+from gossamer.runtime.auto import settings_for
 from gossamer.runtime.record import record_name
 from gossamer.runtime.recorder import Progress
 from gossamer.runtime.runs import Runs, models_path
@@ -78,15 +79,18 @@ class Experiment:
 def prepare(spec: Spec, *, data_dir: str | None = None, device: str | None = None) -> Experiment:
     """Build what the spec names; a mistake anywhere in it is raised here, before anything runs."""
     methods: dict[str, tuple[Algorithm, int]] = {}
+    automatic: dict[str, list[str]] = {}
     for table in spec.methods:
         settings = {key: value for key, value in table.items() if key not in ("label", "rounds")}
         if "compressor" in settings:
             settings["compressor"] = registry.compressors.build(settings["compressor"])
-        method = registry.methods.build(settings)
+        chosen = [name for name in ("lr", "gamma") if settings.get(name) == "auto"]
+        method = registry.methods.build(settings | dict.fromkeys(chosen, 1.0))
         label = table.get("label", method.title)
         if label in methods:
             raise InputError(f"Two methods of the spec are called {label!r}; give each a `label` of its own.")
         methods[label] = (method, table.get("rounds", spec.rounds))
+        automatic[label] = chosen
     names = [record_name(label, 0) for label in methods]
     if len(set(names)) < len(names):
         raise InputError(f"The labels {', '.join(map(repr, methods))} are too alike for file names; change one.")
@@ -106,6 +110,10 @@ def prepare(spec: Spec, *, data_dir: str | None = None, device: str | None = Non
     if spec.batch_size is not None:
         check_batch_size(spec.batch_size, problem)
     starting_models(spec.x0, problem, Streams(spec.seeds, range(problem.clients), problem.device))
-    for method, _ in methods.values():
+    for label, (method, rounds) in methods.items():
         check_method_fits(method, problem, mixing)
+        if chosen := automatic[label]:
+            given = {"gamma": method.gamma} if hasattr(method, "gamma") and "gamma" not in chosen else {}
+            steps = settings_for(method, problem, mixing, given)
+            methods[label] = (replace(method, **{name: steps[name] for name in chosen}), rounds)
     return Experiment(spec, problem, mixing, methods)

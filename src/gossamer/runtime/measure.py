@@ -74,9 +74,18 @@ def settings(
 
 
 def alpha_of(method: Algorithm, d: int) -> float:
-    """The contraction constant of a method's messages: 1 where nothing is compressed."""
+    """The contraction constant of a method's messages: 1 where nothing is compressed, 1/(1 + omega) if it averages."""
     compressor = getattr(method, "compressor", None)
-    return compressor.alpha(d) if isinstance(compressor, Compressor) else 1.0
+    if not isinstance(compressor, Compressor):
+        return 1.0
+    return 1 / (1 + (compressor.omega(d) or 0)) if averages(method, d) else compressor.alpha(d)
+
+
+def averages(method: Algorithm, d: int) -> bool:
+    """Whether a method relies on its compressor's mean, and not on a contraction."""
+    compressor = getattr(method, "compressor", None)
+    omega = compressor.omega(d) if isinstance(compressor, Compressor) else None
+    return omega is not None and (method.compressors == "unbiased" or (method.compressors == "any" and omega >= 1))
 
 
 def describe_method(method: Algorithm) -> dict[str, Any]:

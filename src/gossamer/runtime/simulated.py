@@ -106,12 +106,7 @@ def simulate(
         A `Run` for one method and one seed, else `Runs`, a list of them (by method, then by seed). A run that diverges
         stops at that round and says so in `run.diverged`; the other seeds go on.
     """
-    if not isinstance(problem, Problem):
-        raise InputError(f"`problem` must be a Problem such as gossamer.quadratic(), got {type(problem).__name__}.")
-    if not isinstance(mixing, MixingMatrix):
-        raise InputError(f"`mixing` must be made by gossamer.mixing_matrix(graph), got {type(mixing).__name__}.")
-    if problem.clients != mixing.clients:
-        raise InputError(f"The problem has {problem.clients} clients, but the mixing matrix {mixing.clients}.")
+    check_network(problem, mixing)
     rounds = check_integer("rounds", rounds, 1)
     batch_size = None if batch_size is None else check_batch_size(batch_size, problem)
     eval_every = check_integer("eval_every", max(1, rounds // 100) if eval_every is None else eval_every, 1)
@@ -133,6 +128,16 @@ def simulate(
         about = {"label": label, "rounds": rounds, "batch_size": batch_size, "eval_every": eval_every, "codec": codec}
         runs += Recorder(simulation, about, saving).run(rounds, eval_every, progress)
     return runs[0] if isinstance(method, Algorithm) and isinstance(seed, Integral) else runs
+
+
+def check_network(problem: Problem, mixing: MixingMatrix) -> None:
+    """Refuse anything but a problem and a network of as many clients."""
+    if not isinstance(problem, Problem):
+        raise InputError(f"`problem` must be a Problem such as gossamer.quadratic(), got {type(problem).__name__}.")
+    if not isinstance(mixing, MixingMatrix):
+        raise InputError(f"`mixing` must be made by gossamer.mixing_matrix(graph), got {type(mixing).__name__}.")
+    if problem.clients != mixing.clients:
+        raise InputError(f"The problem has {problem.clients} clients, but the mixing matrix {mixing.clients}.")
 
 
 def check_method_fits(method: Algorithm, problem: Problem, mixing: MixingMatrix) -> None:
@@ -269,16 +274,19 @@ class Simulation:
 
     def drop(self, seeds: Sequence[int]) -> None:
         """Go on without these seeds: rows of different seeds never meet, so the others do not notice."""
-        keep = [i for i, seed in enumerate(self.seeds) if seed not in seeds]
+        self.keep([i for i, seed in enumerate(self.seeds) if seed not in seeds])
+
+    def keep(self, places: Sequence[int]) -> None:
+        """Go on with the seeds at these places alone."""
         shape = (len(self.seeds), self.problem.clients)
 
         def kept(x: Tensor) -> Tensor:
-            return x.view(*shape, *x.shape[1:])[keep].flatten(0, 1)
+            return x.view(*shape, *x.shape[1:])[places].flatten(0, 1)
 
         self.state = map_state(self.state, kept)
         self.compression_error = None
         self.buffers = {name: kept(buffer) for name, buffer in self.buffers.items()}
-        self.streams = Streams([self.seeds[i] for i in keep], self.streams.clients, self.problem.device)
+        self.streams = Streams([self.seeds[i] for i in places], self.streams.clients, self.problem.device)
 
     def save(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Tensors and facts from which `restore` goes on."""

@@ -1,0 +1,178 @@
+"""Steps without tuning: they converge, and are not far from the best."""
+
+import multiprocessing
+import os
+import statistics
+import zlib
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import torch
+from steps import Cell, Result, every_cell, measure, row_of
+
+import gossamer as gs
+from gossamer import algorithms as al
+from gossamer import registry
+from gossamer.runtime.auto import mixed_share
+from gossamer.theory import practical_steps
+from gossamer.topology.graphs import build_graph
+
+TWELVE = [
+    Cell("BEER", "a9a", 10, "erdos_renyi", "gsgd:5"),
+    Cell("BEER", "condition 1", 40, "ring", "top_k:1%"),
+    Cell("BEER", "condition 10", 40, "ring", "top_k:5%"),
+    Cell("BEER", "condition 1000", 40, "erdos_renyi", "top_k:1%"),
+    Cell("C-GT", "a9a", 10, "ring", "gsgd:5"),
+    Cell("C-GT", "condition 100", 10, "grid", "top_k:10%"),
+    Cell("C-GT", "condition 1000", 40, "ring", "gsgd:2"),
+    Cell("CHOCO-SGD", "condition 10", 10, "ring", "gsgd:5"),
+    Cell("CHOCO-SGD", "condition 1000", 40, "grid", "top_k:10%"),
+    Cell("MoTEF", "a9a", 40, "erdos_renyi", "gsgd:5"),
+    Cell("MoTEF", "condition 10", 10, "grid", "top_k:1%"),
+    Cell("MoTEF", "condition 100", 40, "erdos_renyi", "gsgd:2"),
+]
+TABLE = Path(__file__).parents[2] / "docs" / "results" / "auto.csv"
+
+
+def check(results: list[Result]) -> str:
+    ratios = [result.ratio for result in results if result.ratio == result.ratio]
+    assert not any(result.diverged for result in results)
+    assert statistics.median(ratios) <= 3
+    assert max(ratios) <= 10
+    return f"{len(results)} cells, of {len(ratios)} median {statistics.median(ratios):.2f}, worst {max(ratios):.2f}"
+
+
+@pytest.mark.slow
+def test_twelve_cells_are_near_the_best_of_a_tuning(data_dir: Path) -> None:
+    print(check([measure(cell, data_dir) for cell in TWELVE]))  # shown by pytest -rP
+
+
+@pytest.mark.long
+@pytest.mark.timeout(0)
+def test_the_whole_matrix(data_dir: Path) -> None:
+    """Writes docs/results/auto.csv; with a GPU, a9a and MNIST run there. AUTO_CELLS=a9a,mnist picks some."""
+    wanted = os.environ.get("AUTO_CELLS", "a9a,condition,mnist").split(",")
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    mnist = [
+        Cell(method, "mnist", 10, "ring", compressor)
+        for method in ("BEER", "CHOCO-SGD", "MoTEF", "C-GT")
+        for compressor in ("gsgd:5", "top_k:10%")
+    ]
+    cells = [cell for cell in every_cell() + mnist if cell.problem.split()[0] in wanted]
+    cells.sort(key=lambda cell: (-cell.clients, cell.graph != "ring"))  # the longest first
+    on_device = [cell for cell in cells if cell.problem in ("a9a", "mnist")]
+    jobs: list[tuple[Cell, str, Path | None]] = [(cell, device, data_dir) for cell in on_device]
+    jobs += [(cell, "cpu", None) for cell in cells if cell not in on_device]
+    out = Path(os.environ.get("AUTO_TABLE", TABLE))
+    out.parent.mkdir(parents=True, exist_ok=True)
+    rows: list[dict[str, Any]] = []
+    with multiprocessing.get_context("spawn").Pool(os.cpu_count()) as pool:
+        for row in pool.imap_unordered(row_of, jobs):
+            rows.append(row)
+            order = ["method", "problem", "clients", "graph", "compressor"]
+            pd.DataFrame(rows).sort_values(order).to_csv(out, index=False, float_format="%.4g")
+    matrix = [row for row in rows if row["problem"] != "mnist"]
+    fields = Result.__dataclass_fields__
+    print(check([Result(**{name: row[name] for name in fields}) for row in matrix]))
+
+
+def test_the_committed_table_holds_what_is_claimed() -> None:
+    table = pd.read_csv(TABLE)
+    matrix = table[table.problem != "mnist"]
+    assert len(matrix) == len(every_cell())
+    assert not matrix.diverged.any()
+    for _, of_method in matrix.groupby("method"):
+        assert of_method.ratio.median() <= 3
+        assert of_method.ratio.max() <= 10
+
+
+COMPRESSORS = [
+    gs.gsgd(2),
+    gs.top_k(fraction=0.05),
+    gs.rand_k(fraction=0.1),
+    gs.sign(),
+    gs.natural(),
+    gs.qsgd(2),
+    gs.rand_k(fraction=0.2, unbiased=True),
+]
+GRAPHS = ["ring", "star", "barbell", "complete", "erdos_renyi:0.5"]
+
+
+def problems() -> dict[str, gs.Problem]:
+    module = torch.nn.Sequential(torch.nn.Linear(30, 6), torch.nn.Tanh(), torch.nn.Linear(6, 2))
+    return {
+        "quadratic": gs.quadratic(clients=8, d=30, condition=100),
+        "logistic": gs.logistic_regression("breast_cancer", clients=8),
+        "squares": gs.problems.least_squares("breast_cancer", clients=8),
+        "softmax": gs.problems.softmax_regression("digits", clients=8),
+        "sine": gs.problems.sine_pl(clients=8),
+        "module": gs.module_problem(module, "breast_cancer", clients=8),
+    }
+
+
+def admits(cls: Any, compressor: gs.Compressor, d: int) -> bool:
+    omega = compressor.omega(d)
+    contracts, unbiased = omega is None or omega < 1, omega is not None
+    return {"contractive": contracts, "unbiased": unbiased, "any": True}[cls.compressors]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", registry.methods.names())
+def test_auto_converges_on_every_problem_and_graph(name: str) -> None:
+    cls: Any = registry.methods.get(name)
+    for compressor in COMPRESSORS if "compressor" in cls.__dataclass_fields__ else [None]:
+        for kind, problem in problems().items():
+            for number, graph in enumerate(GRAPHS):
+                if compressor is not None and number and zlib.crc32(f"{name} {compressor} {kind} {graph}".encode()) % 3:
+                    continue  # every compressor on the ring, a third of them on each other graph
+                mixing = gs.mixing_matrix(build_graph(graph, 8), "metropolis")
+                if compressor is not None and not admits(cls, compressor, problem.d):
+                    with pytest.raises(gs.InputError, match=r"unbiased|contraction"):
+                        gs.auto(cls, problem, mixing, compressor)
+                    continue
+                method = gs.auto(cls, problem, mixing, compressor)
+                run = gs.simulate(method, problem, mixing, rounds=300, eval_every=10)
+                norm = run.frame.grad_norm
+                assert run.diverged is None, f"{method} on {kind}, {graph}: {run.diverged}"
+                assert norm.iloc[-5:].mean() < 0.7 * norm.iloc[0], f"{method} on {kind}, {graph}: {norm.tolist()}"
+
+
+def test_the_rule() -> None:
+    assert practical_steps(1.0, 1.0, 1.0, 2.0) == (0.6, 0.25)
+    gamma, lr = practical_steps(0.1, 0.5, 0.2, 10.0)
+    assert gamma == pytest.approx(0.75 * 0.1**0.6)
+    assert lr == pytest.approx(3 * gamma * 0.2 / 10)
+    assert practical_steps(0.1, 0.05, 0.2, 10.0)[0] == 0.05
+    assert practical_steps(0.1, 0.5, 0.2, 10.0, averages=True)[0] == pytest.approx(0.0075)
+    assert practical_steps(0.1, 0.5, 0.2, 10.0, gamma=0.3) == pytest.approx((0.3, 0.018))
+
+
+def test_the_share_that_one_mixing_removes() -> None:
+    mixing = gs.mixing_matrix(gs.ring(8), "metropolis")
+    i = torch.arange(8, dtype=torch.float64)
+    slowest = torch.cos(2 * torch.pi * i / 8)[:, None]
+    assert mixed_share(slowest + 5, mixing) == pytest.approx(mixing.rho)
+    fastest = torch.cos(torch.pi * i)[:, None]
+    assert mixed_share(fastest, mixing) == pytest.approx(4 / 3)
+    assert mixed_share(torch.ones(8, 3, dtype=torch.float64), mixing) == 1.0
+
+
+def test_what_is_given_stays_and_mistakes_are_sentences() -> None:
+    problem, mixing = gs.quadratic(clients=8), gs.mixing_matrix(gs.ring(8))
+    method = gs.auto(gs.BEER, problem, mixing, gs.gsgd(5), gamma=0.25, start="minibatch")
+    assert method.gamma == 0.25
+    assert method.start == "minibatch"
+    without, momentum = (gs.auto(cls, problem, mixing, gs.gsgd(5)).lr_at(0) for cls in (gs.CHOCOSGD, al.SQuARMSGD))
+    assert momentum == pytest.approx(0.1 * without)
+    with pytest.raises(gs.InputError, match="needs a compressor"):
+        gs.auto(gs.BEER, problem, mixing)
+    with pytest.raises(gs.InputError, match="no setting 'beta'; it has lr, gamma"):
+        gs.auto(gs.BEER, problem, mixing, gs.gsgd(5), beta=1)
+    with pytest.raises(gs.InputError, match="must be a class such as"):
+        gs.auto(method, problem, mixing, gs.gsgd(5))  # type: ignore[arg-type, type-var, unused-ignore]
+    with pytest.raises(gs.InputError, match="needs an unbiased compressor"):
+        gs.auto(al.LEAD, problem, mixing, gs.top_k(2))
+    with pytest.raises(gs.InputError, match="8 clients, but the mixing matrix 6"):
+        gs.auto(gs.DSGD, problem, gs.mixing_matrix(gs.ring(6)))
