@@ -4,6 +4,7 @@ import multiprocessing
 import os
 import statistics
 import zlib
+from dataclasses import astuple
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +53,10 @@ def test_twelve_cells_are_near_the_best_of_a_tuning(data_dir: Path) -> None:
 @pytest.mark.long
 @pytest.mark.timeout(0)
 def test_the_whole_matrix(data_dir: Path) -> None:
-    """Writes docs/results/auto.csv; with a GPU, a9a and MNIST run there. AUTO_CELLS=a9a,mnist picks some."""
+    """Writes docs/results/auto.csv, or goes on where it stopped; with a GPU, a9a and MNIST run there.
+
+    AUTO_CELLS=a9a,mnist picks some problems.
+    """
     wanted = os.environ.get("AUTO_CELLS", "a9a,condition,mnist").split(",")
     device = "cuda" if torch.cuda.is_available() else "cpu"
     mnist = [
@@ -67,7 +71,9 @@ def test_the_whole_matrix(data_dir: Path) -> None:
     jobs += [(cell, "cpu", None) for cell in cells if cell not in on_device]
     out = Path(os.environ.get("AUTO_TABLE", TABLE))
     out.parent.mkdir(parents=True, exist_ok=True)
-    rows: list[dict[str, Any]] = []
+    rows: list[dict[str, Any]] = pd.read_csv(out).to_dict("records") if out.exists() else []  # type: ignore[assignment]
+    there = {tuple(row[name] for name in Cell.__dataclass_fields__) for row in rows}
+    jobs = [job for job in jobs if astuple(job[0]) not in there]
     with multiprocessing.get_context("spawn").Pool(os.cpu_count()) as pool:
         for row in pool.imap_unordered(row_of, jobs):
             rows.append(row)

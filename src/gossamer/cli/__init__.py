@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 from gossamer._version import __version__
 from gossamer.cli import components, data, experiments, network, tuning
 from gossamer.cli import launch as processes
+from gossamer.cli import reproduce as claims
 from gossamer.cli.output import complain, mend_streams, stop_request
 from gossamer.errors import GossamerError, InputError, RunError, StoppedError
 
@@ -60,7 +61,9 @@ def _parser() -> _Parser:
         "  gossamer run my.toml --json | jq '.methods[].grad_norm'\n"
         "  gossamer launch my.toml                           the same across real processes\n"
         "  gossamer tune my.toml                             find its step sizes by short runs\n"
-        "  gossamer methods                                  what can be run\n"
+        "  gossamer methods                                  what can be run, and what is known of it\n"
+        "  gossamer methods beer                             one method's equations, costs and rate\n"
+        "  gossamer reproduce exactness                      who finds the exact minimiser, and who does not\n"
         "  gossamer compressors                              what messages can be made of\n"
         "  gossamer compress x.npy --compressor gsgd:5       error and bits on a vector of your own\n"
         "  gossamer topology ring --clients 40               how well a graph mixes\n"
@@ -146,8 +149,14 @@ def _parser() -> _Parser:
 
     _add_data(add)
     _add_tune(add)
+    _add_reproduce(add)
 
-    methods = add("methods", components.methods, "  gossamer methods\n  gossamer methods --json | jq -r '.[].name'")
+    methods = add(
+        "methods",
+        components.methods,
+        "  gossamer methods\n  gossamer methods beer\n  gossamer methods --json | jq -r '.[].name'",
+    )
+    methods.add_argument("name", metavar="NAME", nargs="?", help="show one method, with its equations")
     methods.add_argument("--json", action="store_true", help="print them as JSON")
     return parser
 
@@ -194,6 +203,20 @@ def _add_launch(add: Any, add_output: Any) -> None:
         flags.add_argument(
             f"--{name}", metavar="X", help=argparse.SUPPRESS if name != "nnodes" else "and its other flags"
         )
+
+
+def _add_reproduce(add: Any) -> None:
+    """`gossamer reproduce`."""
+    reproduce = add(
+        "reproduce",
+        claims.reproduce,
+        "  gossamer reproduce exactness\n  gossamer reproduce exactness --json | jq '.[] | select(.holds | not)'",
+    )
+    reproduce.add_argument("what", metavar="WHAT", choices=["exactness"], help="exactness")
+    reproduce.add_argument("--rounds", type=int, default=6000, metavar="R", help="of each run (default: 6000)")
+    reproduce.add_argument("-o", "--output", metavar="FILE", help="also write the table as CSV")
+    reproduce.add_argument("--json", action="store_true", help="print it as JSON")
+    reproduce.add_argument("-q", "--quiet", action="store_true", help="no progress")
 
 
 def _add_tune(add: Any) -> None:

@@ -1,7 +1,6 @@
 """Looking things up and trying them out: `gossamer methods`, `gossamer compressors`, `gossamer compress`."""
 
 import argparse
-import dataclasses
 import inspect
 import json
 import sys
@@ -14,39 +13,69 @@ from rich.markup import escape
 from rich.table import Table
 
 from gossamer import registry
+from gossamer.algorithms.about import about
 from gossamer.cli.output import console, results
 from gossamer.compression.measure import measure
 from gossamer.errors import InputError, check_integer
 
 
 def methods(options: argparse.Namespace) -> int:
-    """List the methods, with the names and settings that a spec file takes."""
-    rows = []
-    for name in registry.methods:
-        method = registry.methods.get(name)
-        settings = {
-            field.name: None if field.default is dataclasses.MISSING else field.default
-            for field in dataclasses.fields(method)  # type: ignore[arg-type]
-        }
-        about: Any = method
-        rows.append(
-            {"name": name, "title": about.title, "paper": about.paper, "messages": about.messages, "settings": settings}
-        )
-    if options.json:
-        with results():
-            print(json.dumps(rows, indent=2, default=str))
-        return 0
-    table = Table(header_style="bold")
-    for heading in ("name", "method", "messages a round", "settings", "paper"):
-        table.add_column(
-            heading, no_wrap=heading == "name", justify="right" if heading[0] == "m" and " " in heading else "left"
-        )
-    for row in rows:
-        takes = ", ".join(key if value is None else f"{key}={value}" for key, value in row["settings"].items())
-        table.add_row(row["name"], row["title"], str(row["messages"]), takes, row["paper"])
+    """List the methods, with what a round costs and what their theory says; with a NAME, one of them in full.
+
+    Messages and exchanges a round (exchanges follow one another, so latency multiplies them); gradients a round, where
+    m is a client's rows of data over those of a minibatch; state, in multiples of the model's d numbers; and which
+    compressors it may use: contractive ones, unbiased ones, both (any), or none.
+    """
+    names = [options.name] if options.name is not None else registry.methods.names()
+    rows = [about(name) for name in names]
     with results():
-        console().print(table)
+        if options.json:
+            print(json.dumps(rows if options.name is None else rows[0], indent=2, default=str))
+        elif options.name is None:
+            _show_methods(rows)
+        else:
+            _show_method(rows[0])
     return 0
+
+
+def _show_methods(rows: list[dict[str, Any]]) -> None:
+    table = Table(header_style="bold")
+    columns = {
+        "name": "name",
+        "messages": "messages",
+        "exchanges": "exchanges",
+        "gradients": "gradients",
+        "state": "state / d",
+        "compressors": "compressors",
+        "rate": "rate",
+        "paper": "paper",
+    }
+    for key, heading in columns.items():
+        table.add_column(heading, no_wrap=key == "name")
+    for row in rows:
+        table.add_row(*(escape(str(row[key])) for key in columns))
+    out = console()
+    out.print(table)
+    out.print("gossamer methods NAME shows a method's settings, assumptions and equations.", highlight=False)
+
+
+def _show_method(row: dict[str, Any]) -> None:
+    table = Table(show_header=False, title=escape(f"{row['title']} ({row['name']})"), title_justify="left")
+    takes = ", ".join(key if value is None else f"{key}={value}" for key, value in row["settings"].items())
+    for heading, value in (
+        ("paper", row["paper"]),
+        ("settings", takes),
+        ("a round", f"{row['messages']} messages, exchanges: {row['exchanges']}, gradients: {row['gradients']}"),
+        ("state", f"{row['state']} times the model"),
+        ("compressors", row["compressors"]),
+        ("assumes", row["assumes"]),
+        ("rate", row["rate"]),
+    ):
+        table.add_row(heading, escape(str(value)))
+    out = console()
+    out.print(table)
+    out.print("Columns are clients, F(X) the gradients at their models, W the mixing matrix:", highlight=False)
+    out.print(escape(row["equations"]), highlight=False, soft_wrap=True)
 
 
 def compressors(options: argparse.Namespace) -> int:

@@ -4,6 +4,7 @@ import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from gossamer import registry
 from gossamer.algorithms.base import Algorithm
@@ -115,5 +116,6 @@ def prepare(spec: Spec, *, data_dir: str | None = None, device: str | None = Non
         if chosen := automatic[label]:
             given = {"gamma": method.gamma} if hasattr(method, "gamma") and "gamma" not in chosen else {}
             steps = settings_for(method, problem, mixing, given)
-            methods[label] = (replace(method, **{name: steps[name] for name in chosen}), rounds)
+            chosen_steps: Any = {name: steps[name] for name in chosen}
+            methods[label] = (replace(method, **chosen_steps), rounds)  # type: ignore[type-var]
     return Experiment(spec, problem, mixing, methods)

@@ -1,0 +1,42 @@
+"""What is known of a method, as plain data: for `gossamer methods`, and for the table in the documentation."""
+
+import dataclasses
+import textwrap
+from typing import Any
+
+from gossamer import registry
+
+
+def about(name: str) -> dict[str, Any]:
+    """The facts of the method that is registered under a name."""
+    method: Any = registry.methods.get(name)
+    settings = {
+        field.name: None if field.default is dataclasses.MISSING else field.default
+        for field in dataclasses.fields(method)
+    }
+    return {
+        "name": registry.normal(name),
+        "title": method.title,
+        "paper": method.paper,
+        "messages": method.messages,
+        "exchanges": method.exchanges,
+        "gradients": method.gradients,
+        "state": method.state,
+        "compressors": method.compressors if "compressor" in settings else "none",
+        "assumes": method.assumes,
+        "rate": method.rate,
+        "settings": settings,
+        "equations": textwrap.dedent(method.equations).strip("\n").rstrip(),
+    }
+
+
+def markdown_table() -> str:
+    """All methods as a table in Markdown: the one in the documentation."""
+    headings = ["name", "method", "messages", "exchanges", "gradients", "state / d", "compressors", "assumes", "rate"]
+    keys = ["name", "title", "messages", "exchanges", "gradients", "state", "compressors", "assumes", "rate"]
+    lines = [f"| {' | '.join(headings)} |", f"|{'---|' * len(headings)}"]
+    for name in registry.methods.names():
+        facts = about(name)
+        cells = [f"`{facts[key]}`" if key == "name" else str(facts[key]).replace("|", "\\|") for key in keys]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"

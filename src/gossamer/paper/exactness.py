@@ -1,0 +1,157 @@
+"""Which methods find the exact minimiser, and how the floors of the others fall with the step size.
+
+A strongly convex finite sum of least squares: 8 clients on a ring with weights 1/3, 10 coordinates, 6 rows a client,
+sorted so that clients differ; in float64, with top_3 of 10 or 3-bit dithering. The error is the root mean square
+distance of the clients' models to the minimiser.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gossamer import algorithms as al
+from gossamer.algorithms.base import Algorithm
+from gossamer.compression.dithering import qsgd
+from gossamer.compression.sparse import top_k
+from gossamer.problems.linear import LinearModel
+from gossamer.problems.regression import least_squares
+from gossamer.runtime.candidates import Candidates
+from gossamer.topology import MixingMatrix, mixing_matrix, ring
+
+CLIENTS, ROWS, COORDINATES = 8, 6, 10
+EXACT = 1e-8  # what an exact method must reach
+_LOOK_EVERY = 50  # rounds
+_DONE = 1e-12  # an exact method that is there need not go on
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A method in the table, with what theory expects of it."""
+
+    label: str
+    method: Algorithm
+    power: float | None = None
+    """The floor falls as lr^power; None for a method that is exact."""
+    batch_size: int | None = None
+    """Data rows a gradient; None for full gradients."""
+    why: str = ""
+    """What the floor comes from."""
+    gamma_power: float = 0.0
+    """gamma is lowered with lr, as lr^gamma_power."""
+
+
+def entries() -> list[Entry]:
+    """The methods of the library, each in its usual form; the compressed ones compressed."""
+    top, dither = top_k(3), qsgd(4)
+    full: Any = {"lr": 0.05, "gamma": 0.2, "compressor": top}
+    unbiased: Any = {"lr": 0.1, "gamma": 0.3, "compressor": dither}
+    floor: Any = {"lr": 0.01, "gamma": 0.2, "compressor": top}
+    differ, noise = "the clients differ", "single rows are noisy"
+    return [
+        Entry("BEER, top_3", al.BEER(**full)),
+        Entry("MoTEF, top_3", al.MoTEF(**full, lam=0.3)),
+        Entry("MoTEF-VR, top_3", al.MoTEFVR(**full, lam=0.3)),
+        Entry("DoCoM, top_3", al.DoCoM(**full, beta=0.3)),
+        Entry("PORTER without clipping, top_3", al.PORTER(**full, clip=None)),
+        Entry("C-GT, top_3", al.CGT(**full)),
+        Entry("C-GT, qsgd_4", al.CGT(**full | {"compressor": dither}, a=0.5)),
+        Entry("LEAD, qsgd_4", al.LEAD(**unbiased)),
+        Entry("CEDAS, qsgd_4", al.CEDAS(**unbiased)),
+        Entry("D2", al.D2(lr=0.1)),
+        Entry("EXTRA", al.EXTRA(lr=0.1)),
+        Entry("NIDS", al.NIDS(lr=0.1)),
+        Entry("Gradient tracking", al.GradientTracking(lr=0.05)),
+        Entry("Gradient tracking, adapt-then-combine", al.GradientTracking(lr=0.05, order="adapt-then-combine")),
+        Entry("GT-SAGA, single rows", al.GTSAGA(lr=0.02), batch_size=1),
+        Entry("GT-SARAH, single rows", al.GTSARAH(lr=0.02), batch_size=1),
+        Entry("D-GET, single rows", al.DGET(lr=0.02), batch_size=1),
+        Entry("DESTRESS, single rows", al.DESTRESS(lr=0.02), batch_size=1),
+        Entry("Gradient descent", al.CentralizedSGD(lr=0.1, batch="full")),
+        Entry("DSGD", al.DSGD(lr=0.02), 1.0, why=differ),
+        Entry("DSGD, adapt-then-combine", al.DSGD(lr=0.02, order="adapt-then-combine"), 1.0, why=differ),
+        Entry("CHOCO-SGD, top_3", al.CHOCOSGD(**floor), 1.0, why=differ),
+        Entry("CHOCO-SGD, stale, top_3", al.CHOCOSGD(**floor, order="stale"), 1.0, why=differ),
+        Entry("SQuARM-SGD, top_3", al.SQuARMSGD(**floor | {"lr": 0.001}), 1.0, why=differ),
+        # What compression leaves out of whole models counts gamma times, gossip removes differences of lr / gamma: the
+        # sum is least, and falls as lr^(1/2), where gamma does too.
+        Entry(
+            "DeepSqueeze, top_3", al.DeepSqueeze(**floor), 0.5, why="compressed models, and " + differ, gamma_power=0.5
+        ),
+        Entry("Centralized SGD, single rows", al.CentralizedSGD(lr=0.02), 0.5, 1, noise),
+        Entry("D2, single rows", al.D2(lr=0.02), 0.5, 1, noise),
+        Entry("BEER, top_3, single rows", al.BEER(**floor | {"lr": 0.01}), 0.5, 1, noise),
+        Entry("DoCoM, top_3, single rows", al.DoCoM(**floor | {"lr": 0.01}), 0.5, 1, noise),
+    ]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a method came to."""
+
+    entry: Entry
+    rounds: int
+    errors: dict[float, float]
+    """By step size."""
+
+    @property
+    def power(self) -> float | None:
+        """With which the floor falls, from the largest to the smallest step size."""
+        if self.entry.power is None:
+            return None
+        (high, above), *_, (low, below) = sorted(self.errors.items(), reverse=True)
+        return math.log(above / below) / math.log(high / low)
+
+    @property
+    def holds(self) -> bool:
+        """Exact methods reach 1e-8; floors are above that, and fall with the power that theory says, to a third."""
+        if self.entry.power is None:
+            return max(self.errors.values()) <= EXACT
+        assert self.power is not None
+        return min(self.errors.values()) > EXACT and abs(self.power - self.entry.power) <= self.entry.power / 3
+
+
+def world() -> tuple[LinearModel, MixingMatrix, Tensor]:
+    """The problem, the network, and the minimiser."""
+    generator = np.random.default_rng(0)
+    features = generator.standard_normal((CLIENTS * ROWS, COORDINATES))
+    targets = features @ generator.standard_normal(COORDINATES) + generator.standard_normal(CLIENTS * ROWS)
+    problem = least_squares((features, targets), clients=CLIENTS, l2=0.1, intercept=False, dtype="float64")
+    a, y = problem.rows.features, problem.rows.labels
+    curvature = a.T @ a / len(a) + 0.1 * torch.eye(COORDINATES, dtype=torch.float64)
+    return problem, mixing_matrix(ring(CLIENTS), "metropolis"), torch.linalg.solve(curvature, a.T @ y / len(a))
+
+
+def run(entry: Entry, rounds: int, progress: Callable[[int], None] | None = None) -> Outcome:
+    """Run an entry: an exact method until it is there, another at three step sizes side by side to the end."""
+    problem, mixing, minimiser = world()
+    lr = entry.method.lr_at(0)
+    steps = [lr] if entry.power is None else [lr, lr / 2, lr / 4]
+    settings = [{"lr": one} for one in steps]
+    if entry.gamma_power:
+        gamma: float = entry.method.gamma  # type: ignore[attr-defined]
+        settings = [{"lr": one, "gamma": gamma * (one / lr) ** entry.gamma_power} for one in steps]
+    sim = Candidates(entry.method, problem, mixing, settings, batch_size=entry.batch_size)
+    late: list[list[float]] = []
+    with torch.no_grad():
+        while sim.t < rounds and sim.alive:
+            sim.step()
+            if sim.t % _LOOK_EVERY:
+                continue
+            if progress is not None:
+                progress(sim.t)
+            errors = (sim.models() - minimiser).square().sum(dim=2).mean(dim=1).sqrt().tolist()
+            if entry.power is None:
+                late = [errors]
+                if errors and errors[0] < _DONE:
+                    break
+            elif sim.t > rounds // 2:
+                late.append(errors)
+    if len(sim.alive) < len(steps):
+        return Outcome(entry, sim.t, dict.fromkeys(steps, math.inf))
+    means = [math.sqrt(sum(row[place] ** 2 for row in late) / len(late)) for place in range(len(steps))]
+    return Outcome(entry, sim.t, dict(zip(steps, means, strict=True)))
