@@ -3,7 +3,8 @@
 A cell is a method, a problem, a graph and a compressor. The run with auto's steps and the 20 of the grid go side by
 side, on the same minibatches and the same dither, until auto has reached the target and as many rounds again, at least
 400 in all (so that a candidate which gets there and then diverges does not count), or to a limit; if some candidate got
-there and auto did not, auto goes on alone. The target is a tenth of the gradient norm at x0; for CHOCO-SGD, which stops at a floor, twice the floor of auto's own run.
+there and auto did not, auto goes on alone. The target is a tenth of the gradient norm at x0; for CHOCO-SGD, which stops
+at a floor, twice the floor of auto's own run.
 """
 
 import math

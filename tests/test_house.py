@@ -23,7 +23,7 @@ MAY = {
     "algorithms": LEAVES | {"compression"},
     "runtime": LEAVES | FOUR | {"theory"},
     "report": LEAVES | {"runtime"},
-    "paper": LEAVES | {"runtime", "report"},
+    "paper": LEAVES | FOUR | {"runtime", "report"},
     "testing": LEAVES | FOUR | {"runtime"},
     "cli": LEAVES | FOUR | {"paper", "report", "runtime", "theory"},
     "__main__": {"cli"},

@@ -1,0 +1,177 @@
+"""Methods that are one another in disguise (what their papers prove, or leave to the reader)."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+import gossamer as gs
+from gossamer import algorithms as al
+from gossamer.algorithms.destress import chebyshev
+from gossamer.runtime.simulated import Simulation
+
+PROBLEM = gs.logistic_regression("breast_cancer", clients=8, dtype="float64")
+MIXING = gs.mixing_matrix(gs.ring(8), "metropolis")
+STEPS: dict[str, Any] = {"lr": 0.05, "gamma": 0.15}
+ROUNDS = 100
+
+
+def simulation(method: gs.Algorithm, batch: int | None = 4, x0: str | None = "normal") -> Simulation:
+    return Simulation(method, PROBLEM, MIXING, [3], batch, x0)
+
+
+def gap(one: Simulation, two: Simulation, rounds: int = ROUNDS) -> float:
+    largest = 0.0
+    for _ in range(rounds):
+        one.step()
+        two.step()
+        largest = max(largest, float((one.state.x - two.state.x).abs().max()))
+    return largest
+
+
+@pytest.mark.parametrize("compressor", [gs.top_k(5), gs.gsgd(5)], ids=str)
+@pytest.mark.parametrize("start", ["full", "minibatch"])
+def test_motef_with_full_weight_on_new_gradients_is_beer(compressor: gs.Compressor, start: Any) -> None:
+    beer = gs.BEER(**STEPS, compressor=compressor, start=start)
+    assert gap(simulation(beer), simulation(al.MoTEF(**STEPS, compressor=compressor, lam=1.0, start=start))) <= 1e-12
+    storm = al.MoTEFVR(**STEPS, compressor=compressor, lam=1.0, start=start)
+    assert gap(simulation(beer), simulation(storm)) <= 1e-12
+
+
+def test_motef_vr_that_never_forgets_is_beer_reevaluated() -> None:
+    """With no weight on the gradient itself, only differences on one minibatch are tracked."""
+    beer = gs.BEER(**STEPS, compressor=gs.top_k(5), tracker="reevaluated")
+    storm = al.MoTEFVR(**STEPS, compressor=gs.top_k(5), lam=1e-15)
+    assert gap(simulation(beer), simulation(storm), 50) <= 1e-10
+
+
+def test_docom_in_its_stale_order_is_motef_vr() -> None:
+    for compressor in (gs.top_k(5), gs.gsgd(5)):
+        docom = al.DoCoM(**STEPS, compressor=compressor, beta=0.3, order="stale")
+        assert gap(simulation(docom), simulation(al.MoTEFVR(**STEPS, compressor=compressor, lam=0.3))) <= 1e-12
+
+
+def test_c_gt_with_full_memory_is_beer() -> None:
+    """From X = 0, which both know without a message, and with BEER's G^0 brought to what C-GT's first message says."""
+    top = gs.top_k(5)
+    beer = simulation(gs.BEER(**STEPS, compressor=top), x0=None)
+    other = simulation(al.CGT(**STEPS, compressor=top, a=1.0), x0=None)
+    beer.step()
+    other.step()
+    first = top(beer.state.v, seed=0).dense()
+    beer.state = replace(beer.state, g=first, mixed_g=beer.mixer(first))
+    assert gap(beer, other) <= 1e-12
+
+
+def test_lead_is_cedas_at_a_constant_step() -> None:
+    settings: dict[str, Any] = {"gamma": 0.05, "compressor": gs.qsgd(16)}
+    lead, cedas = (simulation(cls(lr=0.05, **settings)) for cls in (al.LEAD, al.CEDAS))
+    assert gap(lead, cedas) <= 1e-10
+    assert (0.05 * lead.state.dual - cedas.state.dual).abs().max() <= 1e-10
+    falling = al.schedules.step(0.05, 10, 0.5)
+    lead, cedas = (simulation(cls(lr=falling, **settings)) for cls in (al.LEAD, al.CEDAS))
+    assert gap(lead, cedas) > 1e-6
+
+
+def test_lead_without_compression_is_lazy_d2() -> None:
+    lead = al.LEAD(lr=0.05, gamma=1.0, compressor=gs.identity())
+    assert gap(simulation(lead), simulation(gs.D2(lr=0.05))) <= 1e-10
+
+
+def test_porter_without_clipping_is_beer() -> None:
+    for per_sample in (False, True):
+        porter = al.PORTER(**STEPS, compressor=gs.gsgd(5), clip=None, per_sample=per_sample)
+        beer = gs.BEER(**STEPS, compressor=gs.gsgd(5), start="minibatch")
+        largest = gap(simulation(porter), simulation(beer))
+        assert largest == 0.0 if not per_sample else largest <= 1e-10
+
+
+def test_gradient_tracking_is_beer_without_compression() -> None:
+    """With gamma = 1, H^0 = X^0 and G^0 = V^0."""
+    beer = simulation(gs.BEER(lr=0.05, gamma=1.0, compressor=gs.identity()))
+    tracking = simulation(al.GradientTracking(lr=0.05))
+    x0 = beer.state.x
+    beer.state = replace(beer.state, h=x0, mixed_h=beer.mixer(x0))
+    beer.step()
+    tracking.step()
+    v0 = beer.state.v
+    beer.state = replace(beer.state, g=v0, mixed_g=beer.mixer(v0))
+    assert gap(beer, tracking) <= 1e-12
+
+
+def test_c_gt_without_compression_is_gradient_tracking() -> None:
+    c_gt = al.CGT(lr=0.05, gamma=1.0, compressor=gs.identity())
+    assert gap(simulation(c_gt), simulation(al.GradientTracking(lr=0.05))) <= 1e-12
+
+
+def test_nids_is_d2_without_mixing_first() -> None:
+    assert gap(simulation(al.NIDS(lr=0.05)), simulation(gs.D2(lr=0.05, mix_first=False))) == 0.0
+    assert gap(simulation(al.NIDS(lr=0.05)), simulation(gs.D2(lr=0.05))) > 1e-6
+
+
+def test_d_get_is_gt_sarah() -> None:
+    assert gap(simulation(al.DGET(lr=0.05, period=7)), simulation(al.GTSARAH(lr=0.05, period=7))) == 0.0
+
+
+def test_variance_reduction_with_full_gradients_is_gradient_tracking() -> None:
+    tracking = al.GradientTracking(lr=0.05)
+    assert gap(simulation(tracking, None), simulation(al.GTSARAH(lr=0.05), None)) <= 1e-12
+    refreshed = al.DESTRESS(lr=0.05, period=1, inner_mixing=1, outer_mixing=1)
+    adapted = al.GradientTracking(lr=0.05, order="adapt-then-combine")
+    one, two = simulation(refreshed, None, None), simulation(adapted, None, None)
+    # DESTRESS mixes its first gradient, too: let the other begin with it.
+    first = replace(two.state, x=two.state.x)
+    two.step()
+    v = two.mixer(PROBLEM.gradient(first.x))
+    two.state = replace(two.state, x=two.mixer(first.x - 0.05 * v), y=v)
+    one.step()
+    assert gap(one, two) <= 1e-12
+
+
+def test_squarm_sgd_without_its_three_ideas_is_choco_sgd() -> None:
+    squarm = al.SQuARMSGD(**STEPS, compressor=gs.gsgd(5), momentum=0.0)
+    assert gap(simulation(squarm), simulation(gs.CHOCOSGD(**STEPS, compressor=gs.gsgd(5)))) == 0.0
+
+
+def test_choco_orders_are_two_sequences_with_one_fixed_point() -> None:
+    settings: dict[str, Any] = {"lr": 0.05, "gamma": 0.15, "compressor": gs.top_k(5)}
+    fresh, stale = (simulation(gs.CHOCOSGD(**settings, order=order), None) for order in ("fresh", "stale"))
+    assert gap(fresh, stale, 20) > 1e-4
+    apart = [float((fresh.state.x - stale.state.x).norm())]
+    gap(fresh, stale, 3000)
+    apart.append(float((fresh.state.x - stale.state.x).norm()))
+    assert apart[1] < 0.3 * apart[0]
+
+
+def test_centralized_sgd_is_dsgd_that_everyone_hears() -> None:
+    everyone = gs.mixing_matrix(gs.topology.complete(8), "metropolis")
+    dsgd = Simulation(gs.DSGD(lr=0.05, order="adapt-then-combine"), PROBLEM, everyone, [3], 4, "normal")
+    assert gap(simulation(al.CentralizedSGD(lr=0.05)), dsgd) <= 1e-12
+    assert simulation(al.CentralizedSGD(lr=0.05)).mixing.rho == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("times", [1, 2, 3, 5])
+def test_chebyshev_mixing_is_its_polynomial(times: int) -> None:
+    """T_K(W/a) / T_K(1/a); with one step it is W itself, and more of them mix faster than powers of W."""
+    found = {}
+
+    class Looking(al.DSGD):
+        def step(self, state: Any, round: gs.algorithms.Round) -> Any:
+            found["z"] = chebyshev(state.x, round, times, "x")
+            return state
+
+    sim = simulation(Looking(lr=1.0))
+    x = sim.state.x
+    sim.step()
+    values, vectors = torch.linalg.eigh(torch.tensor(MIXING.matrix))
+    a = 1 - MIXING.rho
+
+    def T(z: torch.Tensor) -> torch.Tensor:
+        value: torch.Tensor = torch.special.chebyshev_polynomial_t(z, times)
+        return value
+
+    polynomial = vectors @ torch.diag(T(values / a) / T(torch.tensor(1 / a, dtype=torch.float64))) @ vectors.T
+    assert (found["z"] - polynomial @ x).abs().max() <= 1e-12
+    slowest = torch.linalg.matrix_norm(polynomial - torch.ones_like(polynomial) / 8, 2).item()
+    assert slowest <= a**times * (1 + 1e-12)

@@ -1,0 +1,167 @@
+"""What single methods promise beyond their equations, and what is said of each is so."""
+
+import math
+from dataclasses import fields, replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import gossamer as gs
+from gossamer import algorithms as al
+from gossamer.algorithms.about import about
+from gossamer.algorithms.porter import clip
+from gossamer.compression import packet
+from gossamer.compression.partial import Partial
+from gossamer.registry import methods
+from gossamer.runtime.oracle import BatchOracle
+from gossamer.runtime.simulated import Simulation
+from gossamer.theory import local_privacy
+
+PROBLEM = gs.logistic_regression("breast_cancer", clients=6, dtype="float64")
+MIXING = gs.mixing_matrix(gs.ring(6))
+
+
+class Counting(BatchOracle):
+    calls = 0
+
+    def _gradient(self, x: Tensor, batch: Tensor | None) -> Tensor:
+        Counting.calls += 1
+        return super()._gradient(x, batch)
+
+
+@pytest.mark.parametrize("name", methods.names())
+def test_what_is_said_of_a_method_is_what_it_does(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    cls: Any = methods.get(name)
+    facts = about(name)
+    for field in ("title", "paper", "assumes", "rate", "equations"):
+        assert facts[field].strip(), f"{name} says nothing of its {field}"
+    compressor = {"compressor": gs.qsgd(16)} if "compressor" in cls.__dataclass_fields__ else {}
+    assert (facts["compressors"] == "none") == (not compressor)
+    method = cls(**dict(cls.examples[0]) | compressor)
+    monkeypatch.setattr("gossamer.runtime.simulated.BatchOracle", Counting)
+    sim = Simulation(method, PROBLEM, MIXING, batch_size=4)
+    messages: list[int] = []
+    count = sim.traffic.count
+    sim.traffic.count = lambda sent, t, seeds: (messages.append(len(sent)), count(sent, t, seeds))[1]  # type: ignore[method-assign, func-returns-value, assignment]
+    for _ in range(11):
+        sim.step()
+    # Round 12 is no refresh of the methods that refresh every tenth round.
+    messages.clear()
+    Counting.calls = 0
+    sim.step()
+    assert max(messages) <= facts["messages"]
+    exchanges = {"destress": 4, "gradient_tracking": 1, "docom": 2, "squarm_sgd": 1}.get(name, facts["exchanges"])
+    assert len(messages) == exchanges
+    if name != "destress":  # whose mixing takes several exchanges a message
+        assert sum(messages) == facts["messages"]
+    if name != "gt_saga":  # which takes gradients row by row
+        assert Counting.calls == int(facts["gradients"][0])
+    tensors = [getattr(sim.state, field.name) for field in fields(sim.state)]
+    kept = sum(1 for x in tensors if isinstance(x, Tensor) and x.shape == sim.state.x.shape)
+    said = facts["state"] if isinstance(facts["state"], int) else 3
+    assert kept == said, f"{name} keeps {kept} d"
+
+
+def test_an_unknown_method_is_a_sentence() -> None:
+    with pytest.raises(gs.InputError, match="no method 'bear'"):
+        about("bear")
+
+
+def test_squarm_sgd_sends_when_there_is_something_to_say() -> None:
+    settings: dict[str, Any] = {"lr": 0.05, "gamma": 0.2, "compressor": gs.gsgd(5), "momentum": 0.0}
+    always = Simulation(al.SQuARMSGD(**settings), PROBLEM, MIXING, batch_size=4)
+    seldom = Simulation(al.SQuARMSGD(**settings, threshold=3.0), PROBLEM, MIXING, batch_size=4)
+    local = Simulation(al.SQuARMSGD(**settings, local_steps=5), PROBLEM, MIXING, batch_size=4)
+    for _ in range(50):
+        for sim in (always, seldom, local):
+            sim.step()
+    assert (always.traffic.packets, seldom.traffic.packets, local.traffic.packets) == (50, 50, 10)
+    sent = seldom.traffic.paper_on_one_link(0) / always.traffic.paper_on_one_link(0)
+    assert 0.05 < sent < 0.95
+    assert seldom.traffic.bits[0] < always.traffic.bits[0]
+
+
+@pytest.mark.parametrize("codec", ["fixed", "entropy", "auto"])
+def test_a_message_of_some_rows(codec: Any) -> None:
+    x = torch.randn(5, 40, generator=torch.Generator().manual_seed(0))
+    whole = gs.gsgd(4)(x, seed=0)
+    sent = torch.tensor([True, False, True, False, False])
+    message = Partial(whole, sent)
+    assert torch.equal(message.dense(), whole.dense() * sent[:, None])
+    packets = packet.encode([message, whole], clients=range(5), codec=codec)
+    assert [len(one) for one in packets] == packet.sizes([message, whole], 0, range(5), codec).tolist()
+    for row, one in enumerate(packets):
+        read = gs.decode(one)
+        assert torch.equal(read.messages[0].dense()[0], message.dense()[row])
+        assert torch.equal(read.messages[1].dense()[0], whole.dense()[row])
+    assert len(packets[1]) < len(packets[0]) - 15
+    assert message.times(2.0).dense().equal(2 * message.dense())
+    assert message.bits_paper_of_rows().tolist() == [160, 0, 160, 0, 0]
+
+
+def test_gt_saga_keeps_a_gradient_for_each_row_of_clients_that_hold_more_or_less() -> None:
+    problem = gs.logistic_regression("breast_cancer", clients=6, partition="by_label", equal=False, dtype="float64")
+    assert problem.row_counts is not None
+    sim = Simulation(al.GTSAGA(lr=0.05), problem, MIXING, batch_size=1)
+    for _ in range(400):
+        sim.step()
+        assert (sim.state.y.mean(dim=0) - sim.state.old.mean(dim=0)).abs().max() < 1e-12
+    start, end = (problem.evaluate(x[None])["grad_norm"].item() for x in (problem.x0(), sim.state.x.mean(dim=0)))
+    assert end < 0.2 * start
+
+
+def test_destress_tracks_the_mean_and_its_activation_has_no_bias() -> None:
+    method = al.DESTRESS(lr=0.02, period=1000, activation=0.3)
+    means = []
+    for seed in range(200):
+        sim = Simulation(method, PROBLEM, MIXING, [seed])
+        sim.step()
+        sim.step()
+        means.append(sim.state.v.mean(dim=0))
+    always = Simulation(replace(method, activation=1.0), PROBLEM, MIXING)
+    always.step()
+    always.step()
+    off = torch.stack(means) - always.state.v.mean(dim=0)
+    assert (off.mean(dim=0).abs() <= 5 * off.std(dim=0) / math.sqrt(200) + 1e-12).all()
+
+
+def test_clipping() -> None:
+    z = torch.randn(3, 4, 10, dtype=torch.float64) * 100
+    assert (clip(z, 2.0).norm(dim=-1) < 2).all()
+    small = z * 1e-8
+    assert torch.allclose(clip(small, 2.0), small, rtol=1e-5)
+    assert torch.equal(clip(z, None), z)
+
+
+def test_porter_adds_the_noise_that_it_says() -> None:
+    settings: dict[str, Any] = {"lr": 0.05, "gamma": 0.2, "compressor": gs.gsgd(5), "clip": 1.0, "per_sample": True}
+    still, noisy = (
+        Simulation(al.PORTER(**settings, noise=noise), PROBLEM, MIXING, batch_size=4) for noise in (0.0, 0.3)
+    )
+    still.step()
+    noisy.step()
+    noise = noisy.state.v - still.state.v
+    assert noise.std().item() == pytest.approx(0.3, rel=0.15)
+    assert noise.mean().abs() < 0.1
+    again = Simulation(al.PORTER(**settings, noise=0.3), PROBLEM, MIXING, batch_size=4)
+    again.step()
+    assert torch.equal(again.state.x, noisy.state.x), "a client draws the same noise again"
+    with pytest.raises(gs.InputError, match=r"noise=0\.3, set `per_sample` to true"):
+        al.PORTER(**settings | {"per_sample": False}, noise=0.3)
+
+
+def test_privacy() -> None:
+    usual: dict[str, Any] = {"noise": 1.0, "clip": 1.0, "batch_size": 10, "rows": 1000, "rounds": 100}
+    epsilon = local_privacy(**usual)
+    for change in ({"noise": 2.0}, {"clip": 0.5}, {"rounds": 50}, {"rows": 2000}, {"delta": 1e-3}):
+        assert local_privacy(**usual | change) < epsilon, change
+    # One round with every row drawn once for certain is the Gaussian mechanism: epsilon(a) = a D^2 / (2 noise^2).
+    orders = [1 + 10 ** (k / 100) for k in range(-300, 400)]
+    one = local_privacy(noise=1.0, clip=0.5, batch_size=1, rows=1, rounds=1)
+    known = min(a / 2 + math.log1p(-1 / a) - (math.log(1e-5) + math.log(a)) / (a - 1) for a in orders)
+    assert one == pytest.approx(known, rel=1e-3)
+    for change in ({"noise": 0.0}, {"delta": 0.0}, {"delta": 1.0}, {"rows": 0}, {"clip": math.nan}):
+        with pytest.raises(gs.InputError, match=next(iter(change))):
+            local_privacy(**usual | change)
