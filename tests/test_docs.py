@@ -5,7 +5,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pandas as pd
+
 import gossamer as gs
+from gossamer.algorithms.about import markdown_table
 from gossamer.runtime.experiment import prepare
 from gossamer.spec import load_spec
 
@@ -55,3 +58,29 @@ def test_the_spec_page_is_a_spec(tmp_path: Path, data_dir: Path) -> None:
     path.write_text(spec)
     experiment = prepare(load_spec(path), data_dir=str(data_dir))
     assert experiment.methods["CHOCO-SGD, twice as long"][1] == 4000
+
+
+def section(text: str, name: str) -> str:
+    """What stands between `<!-- name: ... -->` and `<!-- end of name -->`."""
+    found = re.search(rf"<!-- {name}: .*? -->\n(.*?)<!-- end of {name} -->", text, flags=re.DOTALL)
+    assert found is not None
+    return found[1]
+
+
+def auto_table() -> str:
+    table = pd.read_csv(ROOT / "docs" / "results" / "auto.csv")
+    lines = ["| method | cells | diverged | median | 90 in a hundred within | worst |", "|---|---|---|---|---|---|"]
+    for network in (False, True):
+        for method, rows in table[(table.problem == "mnist") == network].groupby("method"):
+            label = f"{method!s}, MNIST's network" if network else str(method)
+            ratio = rows.ratio.dropna()
+            numbers = (ratio.median(), ratio.quantile(0.9), ratio.max())
+            shown = " | ".join(f"{number:.2f}" for number in numbers)
+            lines.append(f"| {label} | {len(ratio)} | {rows.diverged.sum()} | {shown} |")
+    return "\n".join(lines) + "\n"
+
+
+def test_the_tables_of_methods_and_steps_are_up_to_date() -> None:
+    text = (ROOT / "docs" / "methods.md").read_text()
+    assert section(text, "methods") == markdown_table()
+    assert section(text, "auto") == auto_table()
