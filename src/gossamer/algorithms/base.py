@@ -16,10 +16,10 @@ from typing import Any, ClassVar, Literal, Protocol, Self
 import torch
 from torch import Tensor
 
-from gossamer.algorithms.schedules import LR, Schedule
+from gossamer.algorithms.schedules import LR, Schedule, check_lr
 from gossamer.compression.base import Compressor, Message
 from gossamer.compression.dense import identity
-from gossamer.errors import InputError, check_choice
+from gossamer.errors import InputError, check_choice, check_unit, settle
 from gossamer.streams import Draw
 
 
@@ -200,18 +200,25 @@ Start = Literal["full", "minibatch"]
 """Which gradient a tracker begins with."""
 
 
-def check_start(value: object) -> None:
-    """Refuse anything but "full" or "minibatch"."""
-    check_choice("start", value, ("full", "minibatch"))
+def check_steps(method: Any) -> None:
+    """Check the settings that methods have in common, as far as this one has them; from its `__post_init__`."""
+    settle(method, lr=check_lr(method.lr))
+    if hasattr(method, "gamma"):
+        settle(method, gamma=check_unit("gamma", method.gamma))
+    if hasattr(method, "compressor"):
+        _check_compressor(method)
+    if hasattr(method, "start"):
+        check_choice("start", method.start, ("full", "minibatch"))
 
 
-def require_compressor(value: object, *, unbiased_for: str | None = None) -> None:
+def _check_compressor(method: Any) -> None:
     """Refuse anything but a compressor (a class is a common slip for an instance), or a biased one where that fails."""
+    value = method.compressor
     if not isinstance(value, Compressor):
         raise InputError(f"`compressor` must be a compressor such as gossamer.gsgd(5), got {value!r}.")
-    if unbiased_for is not None and value.omega(2) is None:
+    if method.compressors == "unbiased" and value.omega(2) is None:
         raise InputError(
-            f"{unbiased_for} needs an unbiased compressor, E C(x) = x, such as gossamer.qsgd(16), since its error must "
+            f"{method.title} needs an unbiased compressor, E C(x) = x, such as gossamer.qsgd(16), since its error must "
             f"average out; {value} is biased."
         )
 

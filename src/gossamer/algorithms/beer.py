@@ -10,14 +10,13 @@ from gossamer.algorithms.base import (
     Pending,
     Round,
     Start,
-    check_start,
+    check_steps,
     nothing_pending,
-    require_compressor,
     zeros_float64,
 )
-from gossamer.algorithms.schedules import LR, check_lr
+from gossamer.algorithms.schedules import LR
 from gossamer.compression.base import Compressor
-from gossamer.errors import check_choice, check_unit, settle
+from gossamer.errors import check_choice
 from gossamer.registry import methods
 
 
@@ -98,9 +97,7 @@ class BEER(Algorithm):
     )
 
     def __post_init__(self) -> None:
-        settle(self, lr=check_lr(self.lr), gamma=check_unit("gamma", self.gamma))
-        require_compressor(self.compressor)
-        check_start(self.start)
+        check_steps(self)
         check_choice("tracker", self.tracker, ("stored", "reevaluated"))
 
     def init(self, x: Tensor) -> BEERState:

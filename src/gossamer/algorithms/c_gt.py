@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from gossamer.algorithms.base import Algorithm, Round, Start, check_start, require_compressor, zeros_float64
+from gossamer.algorithms.base import Algorithm, Round, Start, check_steps, zeros_float64
 from gossamer.algorithms.communication import comm, memory_step
-from gossamer.algorithms.schedules import LR, check_lr
+from gossamer.algorithms.schedules import LR
 from gossamer.compression.base import Compressor
 from gossamer.errors import check_unit, settle
 from gossamer.registry import methods
@@ -79,10 +79,8 @@ class CGT(Algorithm):
     )
 
     def __post_init__(self) -> None:
-        settle(self, lr=check_lr(self.lr), gamma=check_unit("gamma", self.gamma))
-        require_compressor(self.compressor)
+        check_steps(self)
         settle(self, a=None if self.a is None else check_unit("a", self.a))
-        check_start(self.start)
 
     def init(self, x: Tensor) -> CGTState:
         """The memories start at zero; Y^0 is taken in the first step."""

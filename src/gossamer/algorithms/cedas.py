@@ -5,10 +5,10 @@ from math import inf
 
 from torch import Tensor
 
-from gossamer.algorithms.base import Algorithm, Round, require_compressor, zeros_float64
+from gossamer.algorithms.base import Algorithm, Round, check_steps, zeros_float64
 from gossamer.algorithms.communication import comm, memory_step
 from gossamer.algorithms.lead import LEADState
-from gossamer.algorithms.schedules import LR, check_lr
+from gossamer.algorithms.schedules import LR
 from gossamer.compression.base import Compressor
 from gossamer.errors import check_unit, settle
 from gossamer.registry import methods
@@ -62,8 +62,7 @@ class CEDAS(Algorithm):
     examples = ({"lr": 0.05, "gamma": 0.3}, {"lr": 0.05, "gamma": 0.3, "a": 0.5})
 
     def __post_init__(self) -> None:
-        settle(self, lr=check_lr(self.lr), gamma=check_unit("gamma", self.gamma))
-        require_compressor(self.compressor, unbiased_for="CEDAS")
+        check_steps(self)
         settle(self, a=None if self.a is None else check_unit("a", self.a))
 
     def init(self, x: Tensor) -> LEADState:

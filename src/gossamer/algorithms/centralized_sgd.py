@@ -5,10 +5,10 @@ from typing import Literal
 
 from torch import Tensor
 
-from gossamer.algorithms.base import Algorithm, Round
+from gossamer.algorithms.base import Algorithm, Round, check_steps
 from gossamer.algorithms.dsgd import DSGDState
-from gossamer.algorithms.schedules import LR, check_lr
-from gossamer.errors import check_choice, settle
+from gossamer.algorithms.schedules import LR
+from gossamer.errors import check_choice
 from gossamer.registry import methods
 
 
@@ -45,7 +45,7 @@ class CentralizedSGD(Algorithm):
     examples = ({"lr": 0.05}, {"lr": 0.05, "batch": "full"})
 
     def __post_init__(self) -> None:
-        settle(self, lr=check_lr(self.lr))
+        check_steps(self)
         check_choice("batch", self.batch, ("minibatch", "full"))
 
     @property

@@ -5,10 +5,10 @@ from typing import Literal
 
 from torch import Tensor
 
-from gossamer.algorithms.base import Algorithm, Pending, Round, nothing_pending, require_compressor, zeros_float64
-from gossamer.algorithms.schedules import LR, check_lr
+from gossamer.algorithms.base import Algorithm, Pending, Round, check_steps, nothing_pending, zeros_float64
+from gossamer.algorithms.schedules import LR
 from gossamer.compression.base import Compressor
-from gossamer.errors import check_choice, check_unit, settle
+from gossamer.errors import check_choice
 from gossamer.registry import methods
 
 
@@ -68,8 +68,7 @@ class CHOCOSGD(Algorithm):
     examples = ({"lr": 0.05, "gamma": 0.2}, {"lr": 0.05, "gamma": 0.2, "order": "stale"})
 
     def __post_init__(self) -> None:
-        settle(self, lr=check_lr(self.lr), gamma=check_unit("gamma", self.gamma))
-        require_compressor(self.compressor)
+        check_steps(self)
         check_choice("order", self.order, ("fresh", "stale"))
 
     def init(self, x: Tensor) -> CHOCOState:

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from gossamer.algorithms.base import Algorithm, Round
-from gossamer.algorithms.schedules import LR, check_lr
-from gossamer.errors import InputError, check_bool, settle
+from gossamer.algorithms.base import Algorithm, Round, check_steps
+from gossamer.algorithms.schedules import LR
+from gossamer.errors import InputError, check_bool
 from gossamer.registry import methods
 
 
@@ -55,7 +55,7 @@ class D2(Algorithm):
     examples = ({"lr": 0.05}, {"lr": 0.05, "mix_first": False})
 
     def __post_init__(self) -> None:
-        settle(self, lr=check_lr(self.lr))
+        check_steps(self)
         check_bool("lazy", self.lazy)
         check_bool("mix_first", self.mix_first)
 

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gossamer.algorithms.base import Algorithm, Round, zeros_float64
+from gossamer.algorithms.base import Algorithm, Round, check_steps, zeros_float64
 from gossamer.algorithms.gt_sarah import SARAHState, recursive_tracking
-from gossamer.algorithms.schedules import LR, check_lr
+from gossamer.algorithms.schedules import LR
 from gossamer.errors import check_integer, settle
 from gossamer.registry import methods
 
@@ -51,7 +51,8 @@ class DGET(Algorithm):
     examples = ({"lr": 0.05}, {"lr": 0.05, "period": 3})
 
     def __post_init__(self) -> None:
-        settle(self, lr=check_lr(self.lr), period=check_integer("period", self.period, 1))
+        check_steps(self)
+        settle(self, period=check_integer("period", self.period, 1))
 
     @property
     def needs(self) -> str:

@@ -4,10 +4,9 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from gossamer.algorithms.base import Algorithm, Round, require_compressor, zeros_float64
-from gossamer.algorithms.schedules import LR, check_lr
+from gossamer.algorithms.base import Algorithm, Round, check_steps, zeros_float64
+from gossamer.algorithms.schedules import LR
 from gossamer.compression.base import Compressor
-from gossamer.errors import check_unit, settle
 from gossamer.registry import methods
 
 
@@ -63,8 +62,7 @@ class DeepSqueeze(Algorithm):
     examples = ({"lr": 0.02, "gamma": 0.05},)
 
     def __post_init__(self) -> None:
-        settle(self, lr=check_lr(self.lr), gamma=check_unit("gamma", self.gamma))
-        require_compressor(self.compressor)
+        check_steps(self)
 
     def init(self, x: Tensor) -> DeepSqueezeState:
         """Nothing has been left out."""

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from gossamer.algorithms.base import Algorithm, Round, zeros_float64
-from gossamer.algorithms.schedules import LR, check_lr
+from gossamer.algorithms.base import Algorithm, Round, check_steps, zeros_float64
+from gossamer.algorithms.schedules import LR
 from gossamer.errors import check_integer, check_unit, settle
 from gossamer.registry import methods
 
@@ -69,7 +69,8 @@ class DESTRESS(Algorithm):
 
     def __post_init__(self) -> None:
         integers = ("period", "inner_mixing", "outer_mixing")
-        settle(self, lr=check_lr(self.lr), **{name: check_integer(name, getattr(self, name), 1) for name in integers})
+        check_steps(self)
+        settle(self, **{name: check_integer(name, getattr(self, name), 1) for name in integers})
         settle(self, activation=check_unit("activation", self.activation))
 
     @property

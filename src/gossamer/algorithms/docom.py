@@ -10,13 +10,12 @@ from gossamer.algorithms.base import (
     Pending,
     Round,
     Start,
-    check_start,
+    check_steps,
     nothing_pending,
-    require_compressor,
     zeros_float64,
 )
 from gossamer.algorithms.motef_vr import storm
-from gossamer.algorithms.schedules import LR, check_lr
+from gossamer.algorithms.schedules import LR
 from gossamer.compression.base import Compressor
 from gossamer.errors import check_choice, check_unit, settle
 from gossamer.registry import methods
@@ -92,10 +91,9 @@ class DoCoM(Algorithm):
     )
 
     def __post_init__(self) -> None:
-        settle(self, lr=check_lr(self.lr), gamma=check_unit("gamma", self.gamma), beta=check_unit("beta", self.beta))
-        require_compressor(self.compressor)
+        check_steps(self)
+        settle(self, beta=check_unit("beta", self.beta))
         check_choice("order", self.order, ("fresh", "stale"))
-        check_start(self.start)
 
     def init(self, x: Tensor) -> DoCoMState:
         """Surrogates at zero; the trackers are taken in the first step."""

@@ -5,10 +5,10 @@ from typing import Literal
 
 from torch import Tensor
 
-from gossamer.algorithms.base import Algorithm, Round
-from gossamer.algorithms.schedules import LR, check_lr
+from gossamer.algorithms.base import Algorithm, Round, check_steps
+from gossamer.algorithms.schedules import LR
 from gossamer.compression.dense import identity
-from gossamer.errors import check_choice, settle
+from gossamer.errors import check_choice
 from gossamer.registry import methods
 
 
@@ -51,7 +51,7 @@ class DSGD(Algorithm):
     examples = ({"lr": 0.05}, {"lr": 0.05, "order": "adapt-then-combine"})
 
     def __post_init__(self) -> None:
-        settle(self, lr=check_lr(self.lr))
+        check_steps(self)
         check_choice("order", self.order, ("combine-then-adapt", "adapt-then-combine"))
 
     def init(self, x: Tensor) -> DSGDState:

@@ -4,10 +4,9 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from gossamer.algorithms.base import Algorithm, Round
-from gossamer.algorithms.schedules import LR, check_lr
+from gossamer.algorithms.base import Algorithm, Round, check_steps
+from gossamer.algorithms.schedules import LR
 from gossamer.compression.dense import identity
-from gossamer.errors import settle
 from gossamer.registry import methods
 
 
@@ -52,7 +51,7 @@ class EXTRA(Algorithm):
     lr_may_differ = True
 
     def __post_init__(self) -> None:
-        settle(self, lr=check_lr(self.lr))
+        check_steps(self)
 
     def init(self, x: Tensor) -> EXTRAState:
         """With `old` = x, the first step is x W - lr grad."""

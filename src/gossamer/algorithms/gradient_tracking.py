@@ -5,10 +5,10 @@ from typing import Literal
 
 from torch import Tensor
 
-from gossamer.algorithms.base import Algorithm, Round, Start, check_start, zeros_float64
-from gossamer.algorithms.schedules import LR, check_lr
+from gossamer.algorithms.base import Algorithm, Round, Start, check_steps, zeros_float64
+from gossamer.algorithms.schedules import LR
 from gossamer.compression.dense import identity
-from gossamer.errors import check_choice, settle
+from gossamer.errors import check_choice
 from gossamer.registry import methods
 
 _ORDERS = ("combine-then-adapt", "adapt-then-combine", "semi")
@@ -67,9 +67,8 @@ class GradientTracking(Algorithm):
     )
 
     def __post_init__(self) -> None:
-        settle(self, lr=check_lr(self.lr))
+        check_steps(self)
         check_choice("order", self.order, _ORDERS)
-        check_start(self.start)
 
     def init(self, x: Tensor) -> TrackingState:
         """Y^0 is taken in the first step."""

@@ -5,9 +5,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gossamer.algorithms.base import Algorithm, Round, zeros_float64
-from gossamer.algorithms.schedules import LR, check_lr
-from gossamer.errors import settle
+from gossamer.algorithms.base import Algorithm, Round, check_steps, zeros_float64
+from gossamer.algorithms.schedules import LR
 from gossamer.registry import methods
 
 
@@ -54,7 +53,7 @@ class GTSAGA(Algorithm):
     lr_may_differ = True
 
     def __post_init__(self) -> None:
-        settle(self, lr=check_lr(self.lr))
+        check_steps(self)
 
     @property
     def needs(self) -> str:

@@ -8,13 +8,12 @@ from gossamer.algorithms.base import (
     Algorithm,
     Round,
     Start,
-    check_start,
+    check_steps,
     nothing_pending,
-    require_compressor,
     zeros_float64,
 )
 from gossamer.algorithms.beer import BEERState, track
-from gossamer.algorithms.schedules import LR, check_lr
+from gossamer.algorithms.schedules import LR
 from gossamer.compression.base import Compressor
 from gossamer.errors import check_unit, settle
 from gossamer.registry import methods
@@ -75,9 +74,8 @@ class MoTEFVR(Algorithm):
     examples = ({"lr": 0.05, "gamma": 0.2}, {"lr": 0.05, "gamma": 0.2, "lam": 0.5, "start": "minibatch"})
 
     def __post_init__(self) -> None:
-        settle(self, lr=check_lr(self.lr), gamma=check_unit("gamma", self.gamma), lam=check_unit("lam", self.lam))
-        require_compressor(self.compressor)
-        check_start(self.start)
+        check_steps(self)
+        settle(self, lam=check_unit("lam", self.lam))
 
     def init(self, x: Tensor) -> MoTEFVRState:
         """H^0 = G^0 = 0; M^0 and V^0 are taken in the first step."""

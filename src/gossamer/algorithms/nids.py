@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from gossamer.algorithms.base import Algorithm, Round
+from gossamer.algorithms.base import Algorithm, Round, check_steps
 from gossamer.algorithms.d2 import D2State, extrapolate_and_mix
-from gossamer.algorithms.schedules import LR, check_lr
+from gossamer.algorithms.schedules import LR
 from gossamer.errors import check_unit, settle
 from gossamer.registry import methods
 
@@ -46,7 +46,8 @@ class NIDS(Algorithm):
     lr_may_differ = True
 
     def __post_init__(self) -> None:
-        settle(self, lr=check_lr(self.lr), c=check_unit("c", self.c))
+        check_steps(self)
+        settle(self, c=check_unit("c", self.c))
 
     def init(self, x: Tensor) -> D2State:
         """With `old` = x, the first step's 2 x - old is x alone."""

@@ -10,15 +10,14 @@ from gossamer.algorithms.base import (
     Round,
     Samples,
     Start,
-    check_start,
+    check_steps,
     nothing_pending,
-    require_compressor,
     zeros_float64,
 )
 from gossamer.algorithms.beer import BEERState, track
-from gossamer.algorithms.schedules import LR, check_lr
+from gossamer.algorithms.schedules import LR
 from gossamer.compression.base import Compressor
-from gossamer.errors import InputError, check_bool, check_nonnegative, check_positive, check_unit, settle
+from gossamer.errors import InputError, check_bool, check_nonnegative, check_positive, settle
 from gossamer.registry import methods
 
 
@@ -74,12 +73,10 @@ class PORTER(Algorithm):
     )
 
     def __post_init__(self) -> None:
-        settle(self, lr=check_lr(self.lr), gamma=check_unit("gamma", self.gamma))
-        require_compressor(self.compressor)
+        check_steps(self)
         settle(self, clip=None if self.clip is None else check_positive("clip", self.clip))
         check_bool("per_sample", self.per_sample)
         settle(self, noise=check_nonnegative("noise", self.noise))
-        check_start(self.start)
         if self.noise and not (self.per_sample and self.clip is not None):
             raise InputError(
                 f"`noise` makes messages private only where every row's gradient is clipped: with noise={self.noise}, "

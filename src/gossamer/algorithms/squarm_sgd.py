@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gossamer.algorithms.base import Algorithm, Round, require_compressor, zeros_float64
-from gossamer.algorithms.schedules import LR, check_lr
+from gossamer.algorithms.base import Algorithm, Round, check_steps, zeros_float64
+from gossamer.algorithms.schedules import LR
 from gossamer.compression.base import Compressor
 from gossamer.compression.partial import Partial
 from gossamer.errors import InputError, check_integer, check_nonnegative, check_unit, settle
@@ -80,8 +80,7 @@ class SQuARMSGD(Algorithm):
     )
 
     def __post_init__(self) -> None:
-        settle(self, lr=check_lr(self.lr), gamma=check_unit("gamma", self.gamma))
-        require_compressor(self.compressor)
+        check_steps(self)
         settle(
             self,
             momentum=check_unit("momentum", self.momentum, zero=True),
