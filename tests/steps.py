@@ -162,7 +162,7 @@ def row_of(job: tuple[Cell, str, Path | None]) -> dict[str, Any]:
     """A cell measured in a process of its own; MNIST's network with minibatches of 100."""
     cell, device, data_dir = job
     torch.set_num_threads(1)
-    more: dict[str, Any] = {"limit": 4_000, "batch_size": 100} if cell.problem == "mnist" else {}
+    more: dict[str, Any] = {"limit": 600, "batch_size": 100} if cell.problem == "mnist" else {}
     return measure(cell, data_dir, device, **more).row(cell)
 
 

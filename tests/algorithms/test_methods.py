@@ -165,3 +165,15 @@ def test_privacy() -> None:
     for change in ({"noise": 0.0}, {"delta": 0.0}, {"delta": 1.0}, {"rows": 0}, {"clip": math.nan}):
         with pytest.raises(gs.InputError, match=next(iter(change))):
             local_privacy(**usual | change)
+
+
+def test_an_optimiser_refuses_what_it_cannot_give() -> None:
+    parameters = [torch.zeros(3, requires_grad=True)]
+    for method, words in (
+        (al.GTSARAH(lr=0.1), "GT-SARAH needs full gradients"),
+        (al.GTSAGA(lr=0.1), "GT-SAGA needs the gradient of each data row"),
+        (al.CentralizedSGD(lr=0.1, batch="full"), "needs full gradients"),
+        (gs.DSGD(lr=al.schedules.cosine(0.1, 10)), "must be a number, got cosine"),
+    ):
+        with pytest.raises(gs.InputError, match=words):
+            gs.DecentralizedOptimizer(parameters, method, MIXING)

@@ -46,6 +46,12 @@ def test_every_method_follows_one(name: str) -> None:
     assert described.startswith("step(lr=")
 
 
+def test_lead_cannot_go_to_zero() -> None:
+    with pytest.raises(gs.InputError, match="divides by its step size"):
+        gs.algorithms.LEAD(lr=schedules.cosine(0.1, 10), gamma=0.1, compressor=gs.qsgd(16))
+    gs.algorithms.LEAD(lr=schedules.cosine(0.1, 10, 0.001), gamma=0.1, compressor=gs.qsgd(16))
+
+
 def test_in_a_spec() -> None:
     from gossamer.runtime.experiment import prepare
 

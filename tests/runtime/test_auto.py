@@ -62,7 +62,7 @@ def test_the_whole_matrix(data_dir: Path) -> None:
     mnist = [
         Cell(method, "mnist", 10, "ring", compressor)
         for method in ("BEER", "CHOCO-SGD", "MoTEF", "C-GT")
-        for compressor in ("gsgd:5", "top_k:10%")
+        for compressor in ("gsgd:5",)
     ]
     cells = [cell for cell in every_cell() + mnist if cell.problem.split()[0] in wanted]
     cells.sort(key=lambda cell: (-cell.clients, cell.graph != "ring"))  # the longest first
@@ -99,7 +99,6 @@ COMPRESSORS = [
     gs.top_k(fraction=0.05),
     gs.rand_k(fraction=0.1),
     gs.sign(),
-    gs.natural(),
     gs.qsgd(2),
     gs.rand_k(fraction=0.2, unbiased=True),
 ]
@@ -112,7 +111,7 @@ def problems() -> dict[str, gs.Problem]:
         "quadratic": gs.quadratic(clients=8, d=30, condition=100),
         "logistic": gs.logistic_regression("breast_cancer", clients=8),
         "squares": gs.problems.least_squares("breast_cancer", clients=8),
-        "softmax": gs.problems.softmax_regression("digits", clients=8),
+        "softmax": gs.problems.softmax_regression("gaussian_mixture:rows=400,features=8,classes=4", clients=8),
         "sine": gs.problems.sine_pl(clients=8),
         "module": gs.module_problem(module, "breast_cancer", clients=8),
     }
@@ -131,8 +130,8 @@ def test_auto_converges_on_every_problem_and_graph(name: str) -> None:
     for compressor in COMPRESSORS if "compressor" in cls.__dataclass_fields__ else [None]:
         for kind, problem in problems().items():
             for number, graph in enumerate(GRAPHS):
-                if compressor is not None and number and zlib.crc32(f"{name} {compressor} {kind} {graph}".encode()) % 3:
-                    continue  # every compressor on the ring, a third of them on each other graph
+                if compressor is not None and number and zlib.crc32(f"{name} {compressor} {kind} {graph}".encode()) % 4:
+                    continue  # every compressor on the ring, a quarter of them on each other graph
                 mixing = gs.mixing_matrix(build_graph(graph, 8), "metropolis")
                 if compressor is not None and not admits(cls, compressor, problem.d):
                     with pytest.raises(gs.InputError, match=r"unbiased|contraction"):

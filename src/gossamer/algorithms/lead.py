@@ -9,7 +9,7 @@ from gossamer.algorithms.base import Algorithm, Round, check_steps, zeros_float6
 from gossamer.algorithms.communication import comm, memory_step
 from gossamer.algorithms.schedules import LR
 from gossamer.compression.base import Compressor
-from gossamer.errors import check_unit, settle
+from gossamer.errors import InputError, check_unit, settle
 from gossamer.registry import methods
 
 
@@ -71,6 +71,8 @@ class LEAD(Algorithm):
 
     def __post_init__(self) -> None:
         check_steps(self)
+        if getattr(self.lr, "eta_min", 1.0) == 0:
+            raise InputError(f"LEAD divides by its step size, which {self.lr} takes to 0; set `eta_min`, or use CEDAS.")
         settle(self, a=None if self.a is None else check_unit("a", self.a))
 
     def init(self, x: Tensor) -> LEADState:
