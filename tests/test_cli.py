@@ -105,7 +105,7 @@ BAD_SPECS = {
     "step that is text": (
         "lr = 0.1\ngamma",
         'lr = "big"\ngamma',
-        "`lr` must be a number above 0, or a schedule such as 'cosine:0.1,2000', got 'big'.",
+        "`lr` must be a number above 0, a schedule such as 'cosine:0.1,2000', or in a spec 'auto'; got 'big'.",
     ),
     "client count": (
         'name = "ring"',

@@ -68,17 +68,18 @@ def practical_steps(
     L: float,
     *,
     gamma: float | None = None,
+    lambda_min: float = 0.0,
     averages: bool = False,
     step_pace: float = 3.0,
 ) -> tuple[float, float]:
     """gamma and lr as `gossamer.auto` takes them.
 
-    gamma = min(0.75 alpha^0.6, usual_alpha, 0.6) and lr = min(1/2, step_pace gamma share) / L; for methods that rely on
-    an unbiased compressor, alpha = 1/(1 + omega) and alpha^2. Found by experiment, not by proof. With top_k and random
-    dithering, alpha^0.6 follows the largest gamma at which BEER stays stable, from alpha = 0.01 to 1, and 0.75 keeps a
-    distance; random sparsification, which really loses as much as its alpha says, needs gamma below alpha itself. lr
-    keeps the trackers' disagreement, which mixing takes some 1/(gamma share) rounds to remove, small against the
-    average gradient.
+    gamma = min(0.75 alpha^0.6, usual_alpha, 0.6, 0.92 / (1 - lambda_min)) and lr = min(1/2, step_pace gamma share) / L;
+    for methods that rely on an unbiased compressor, alpha = 1/(1 + omega) and alpha^2. Found by experiment, not by
+    proof. With top_k and random dithering, alpha^0.6 follows the largest gamma at which BEER stays stable, from
+    alpha = 0.01 to 1, and 0.75 keeps a distance; random sparsification, which really loses as much as its alpha says,
+    needs gamma below alpha itself. lr keeps the trackers' disagreement, which mixing takes some 1/(gamma share) rounds
+    to remove, small against the average gradient. The last bound on gamma keeps I + gamma (W - I) positive.
 
     Args:
         alpha: Of the compressor, in the worst case.
@@ -86,29 +87,35 @@ def practical_steps(
         share: s, the share of the clients' disagreement that one mixing removes; rho at the worst.
         L: Smoothness of the clients' objectives.
         gamma: To be kept, if given.
+        lambda_min: The smallest eigenvalue of the mixing matrix.
         averages: Whether the method relies on the compressor's mean.
         step_pace: Of the method.
     """
     alpha, usual_alpha = check_unit("alpha", alpha), check_unit("usual_alpha", usual_alpha)
-    gamma = min(0.75 * alpha ** (2.0 if averages else 0.6), usual_alpha, 0.6) if gamma is None else gamma
+    if gamma is None:
+        gamma = min(0.75 * alpha ** (2.0 if averages else 0.6), usual_alpha, 0.6, 0.92 / (1 - lambda_min))
     return gamma, min(0.5, step_pace * gamma * share) / L
 
 
-def local_privacy(noise: float, clip: float, batch_size: int, rows: int, rounds: int, delta: float = 1e-5) -> float:
+def local_privacy(
+    noise: float, clip: float, batch_size: int | None, rows: int, rounds: int, delta: float = 1e-5
+) -> float:
     """epsilon of the (epsilon, delta) differential privacy that PORTER-DP gives each data row of a client.
 
-    Against everyone who sees all that the client sends in all rounds, and whatever else they know: two data sets that
-    differ in one row cannot be told apart. A minibatch draws `batch_size` of the client's `rows` with replacement, so
-    that a row is in it j times with the binomial probability p_j; replacing it moves the mean of the clipped gradients
-    by at most 2 clip j / batch_size. With the draws coupled, joint convexity bounds the Renyi divergence of order a by
-    log(sum_j p_j exp(a (a - 1) (2 clip j / batch_size)^2 / (2 noise^2))) / (a - 1) a round; rounds add up (Mironov,
-    arXiv 1702.07476), compression and mixing cannot undo it, and the best order gives epsilon (Canonne, Kamath,
-    Steinke, arXiv 2004.00010, Proposition 12). It is a bound: the truth is at most this.
+    Against everyone who sees all that the client sends in all rounds, and knows everything but the run's seed, from
+    which noise and minibatches are drawn: two data sets that differ in one row cannot be told apart. (A simulation that
+    others repeat from its seed protects nothing; it shows what privacy costs.) A minibatch draws `batch_size` of the
+    client's `rows` with replacement, so that a row is in it j times with the binomial probability p_j; replacing it
+    moves the mean of the clipped gradients by at most 2 clip j / batch_size. With the draws coupled, joint convexity
+    bounds the Renyi divergence of order a by log(sum_j p_j exp(a (a - 1) (2 clip j / batch_size)^2 / (2 noise^2))) /
+    (a - 1) a round; rounds add up (Mironov, arXiv 1702.07476), compression and mixing cannot undo it, and the best
+    order gives epsilon (Canonne, Kamath, Steinke, arXiv 2004.00010, Proposition 12). It is a bound: the truth is at
+    most this.
 
     Args:
         noise: sigma_p, the deviation of the noise on each coordinate.
         clip: tau.
-        batch_size: Rows a minibatch.
+        batch_size: Rows a minibatch; None for full gradients.
         rows: Of the client.
         rounds: How many minibatches it has used.
         delta: The probability with which epsilon may be exceeded.
@@ -121,20 +128,22 @@ def local_privacy(noise: float, clip: float, batch_size: int, rows: int, rounds:
     from scipy.stats import binom
 
     noise, clip = check_positive("noise", noise), check_positive("clip", clip)
-    batch_size, rows = check_integer("batch_size", batch_size, 1), check_integer("rows", rows, 1)
-    rounds = check_integer("rounds", rounds, 1)
-    if not 0 < check_unit("delta", delta) < 1:
-        raise InputError(f"`delta` must be in (0, 1), got {delta!r}.")
-    times = np.arange(batch_size + 1)
-    chance = binom.logpmf(times, batch_size, 1 / rows)
-    moved = (2 * clip * times / batch_size) ** 2 / (2 * noise**2)
-    orders = 1 + np.geomspace(1e-3, 1e4, 400)
-    spent = [rounds * logsumexp(chance + a * (a - 1) * moved) / (a - 1) for a in orders]
-    every = [
-        epsilon + np.log1p(-1 / a) - (np.log(delta) + np.log(a)) / (a - 1)
-        for a, epsilon in zip(orders, spent, strict=True)
-    ]
-    return float(max(0.0, min(every)))
+    rows, rounds = check_integer("rows", rows, 1), check_integer("rounds", rounds, 1)
+    delta = check_positive("delta", delta)
+    if delta >= 1:
+        raise InputError(f"`delta` must be below 1, got {delta!r}.")
+    if batch_size is None:  # every row, once
+        share, chance = np.array([1 / rows]), np.zeros(1)
+    else:
+        times = np.arange(check_integer("batch_size", batch_size, 1, 10**7) + 1)
+        share, chance = times / batch_size, binom.logpmf(times, batch_size, 1 / rows)
+        share, chance = share[chance > -np.inf], chance[chance > -np.inf]
+    orders = 1 + np.geomspace(1e-3, 1e4, 200)
+    with np.errstate(over="ignore"):
+        moved = (2 * clip / noise * share) ** 2 / 2
+        spent = np.array([rounds * logsumexp(chance + a * (a - 1) * moved) / (a - 1) for a in orders])
+    every = spent + np.log1p(-1 / orders) - (np.log(delta) + np.log(orders)) / (orders - 1)
+    return float(max(0.0, every.min()))
 
 
 def _weights(c_gamma: float, c_eta: float, C: float) -> npt.NDArray[np.float64] | None:

@@ -123,6 +123,20 @@ def admits(cls: Any, compressor: gs.Compressor, d: int) -> bool:
     return {"contractive": contracts, "unbiased": unbiased, "any": True}[cls.compressors]
 
 
+@pytest.mark.parametrize("name", registry.methods.names())
+def test_auto_is_stable_with_weights_that_swing(name: str) -> None:
+    """FDLA weights have eigenvalues close to -1."""
+    cls: Any = registry.methods.get(name)
+    compressor = gs.qsgd(16) if "compressor" in cls.__dataclass_fields__ else None
+    problem = gs.quadratic(clients=10, dtype="float64")
+    for mixing in (gs.mixing_matrix(gs.ring(10), "fdla"), gs.mixing_matrix(gs.topology.star(10), "fdla")):
+        assert mixing.lambda_min < -0.6
+        run = gs.simulate(gs.auto(cls, problem, mixing, compressor), problem, mixing, rounds=600, eval_every=20)
+        assert run.diverged is None
+        assert run.frame.grad_norm.iloc[-1] < 0.5 * run.frame.grad_norm.iloc[0]
+        assert run.frame.consensus.iloc[-1] < 10 * run.frame.consensus.iloc[1:15].max()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", registry.methods.names())
 def test_auto_converges_on_every_problem_and_graph(name: str) -> None:
@@ -171,6 +185,10 @@ def test_what_is_given_stays_and_mistakes_are_sentences() -> None:
     assert method.start == "minibatch"
     without, momentum = (gs.auto(cls, problem, mixing, gs.gsgd(5)).lr_at(0) for cls in (gs.CHOCOSGD, al.SQuARMSGD))
     assert momentum == pytest.approx(0.1 * without)
+    flat = gs.problems.least_squares((torch.zeros(16, 2), torch.ones(16)), clients=8, intercept=False)
+    with pytest.raises(gs.InputError, match="No steps can be chosen"):
+        gs.auto(gs.BEER, flat, mixing, gs.gsgd(5))
+    assert gs.auto(gs.BEER, flat, mixing, gs.gsgd(5), lr=0.1).lr == 0.1
     with pytest.raises(gs.InputError, match="needs a compressor"):
         gs.auto(gs.BEER, problem, mixing)
     with pytest.raises(gs.InputError, match="no setting 'beta'; it has lr, gamma"):

@@ -69,6 +69,16 @@ def test_a_schedule_keeps_its_form_and_a_search_can_be_stopped() -> None:
         tune(al.DSGD(lr=al.schedules.cosine(0.1, 60, 0.01)), PROBLEM, MIXING, Search(trials=4, rounds=30))
 
 
+def test_clients_that_part_have_diverged() -> None:
+    """The average of gradient tracking on these weights does well long after the clients have lost one another."""
+    problem, mixing = gs.quadratic(clients=10, dtype="float64"), gs.mixing_matrix(gs.ring(10), "fdla")
+    tuned = tune(al.GradientTracking(lr=0.1), problem, mixing, Search(trials=24, rounds=50), whole=250)
+    best = with_steps(al.GradientTracking(lr=0.1), tuned.best.steps)
+    run = gs.simulate(best, problem, mixing, rounds=250)
+    assert run.final.grad_norm < tuned.start
+    assert run.final.consensus < 10
+
+
 SPEC = """# Mine.
 rounds = 100
 
@@ -129,6 +139,8 @@ def test_the_command_writes_the_spec_that_won(tmp_path: Path) -> None:
     assert tomllib.loads((tmp_path / "best.toml").read_text())["methods"][0]["lr"] == "auto"
     for arguments, sentence in (
         (["--method", "nobody"], "no method 'nobody'; it has 'BEER', 'falling'"),
+        (["--rounds", "0"], "`rounds` must be an integer of 1 or more, got 0"),
+        (["-o", str(tmp_path), "--force"], "is a folder"),
         (["--trials", "0"], "`trials` must be an integer of 1 or more, got 0"),
         (["-o", str(tmp_path / "no" / "where.toml")], "does not exist"),
     ):

@@ -10,10 +10,8 @@ from gossamer import registry
 def about(name: str) -> dict[str, Any]:
     """The facts of the method that is registered under a name."""
     method: Any = registry.methods.get(name)
-    settings = {
-        field.name: None if field.default is dataclasses.MISSING else field.default
-        for field in dataclasses.fields(method)
-    }
+    fields = dataclasses.fields(method)
+    settings = {field.name: None if field.default is dataclasses.MISSING else field.default for field in fields}
     return {
         "name": registry.normal(name),
         "title": method.title,
@@ -26,6 +24,7 @@ def about(name: str) -> dict[str, Any]:
         "assumes": method.assumes,
         "rate": method.rate,
         "settings": settings,
+        "required": [field.name for field in fields if field.default is dataclasses.MISSING],
         "equations": textwrap.dedent(method.equations).strip("\n").rstrip(),
     }
 

@@ -44,6 +44,8 @@ class Samples:
     """(rows, b): which of its data rows each client took."""
     gradients: Tensor
     """(rows, b, d): the gradient of each; zero where a client has fewer rows than others."""
+    taken: Tensor
+    """(rows, 1): how many each client took: fewer than b where a client has not so many."""
     counts: Tensor
     """(rows, 1): how many data rows each client has in all."""
 
@@ -125,9 +127,9 @@ class Algorithm(ABC):
     exchanges: ClassVar[int | str] = 1
     """Exchanges a round that must follow one another: what latency multiplies."""
     gradients: ClassVar[str] = "1"
-    """Gradients a round; m is a client's rows of data, over the rows of a minibatch."""
+    """Minibatch gradients a round, in words where it is not always as many."""
     state: ClassVar[int | str] = "?"
-    """Numbers that a client keeps from round to round, in multiples of d."""
+    """Numbers that a client keeps from round to round, in multiples of d; m is its rows of data."""
     compressors: ClassVar[Literal["none", "contractive", "unbiased", "any"]] = "contractive"
     """Which compressors a method with a `compressor` may use; `"any"` is contractive or unbiased."""
     assumes: ClassVar[str] = ""
@@ -158,6 +160,11 @@ class Algorithm(ABC):
     def needs(self) -> str | None:
         """What it asks of the data beyond minibatch gradients, in words; None if nothing."""
         return None
+
+    @property
+    def mixed_in(self) -> float:
+        """Of a method without gamma: how much of W - I it adds to I when it mixes."""
+        return 1.0
 
     @property
     def rounds_between_exchanges(self) -> int:
@@ -195,6 +202,9 @@ class Algorithm(ABC):
         steps = [f"`{name}` below {getattr(self, name)}" for name in ("lr", "gamma") if hasattr(self, name)]
         return "try " + " or ".join(steps)
 
+
+EACH_ROW = "the gradient of each data row"
+"""What a method `needs` that takes gradients row by row."""
 
 Start = Literal["full", "minibatch"]
 """Which gradient a tracker begins with."""

@@ -59,6 +59,11 @@ class D2(Algorithm):
         check_bool("lazy", self.lazy)
         check_bool("mix_first", self.mix_first)
 
+    @property
+    def mixed_in(self) -> float:
+        """Half, when lazy."""
+        return 0.5 if self.lazy else 1.0
+
     def check_mixing(self, lambda_min: float) -> None:
         """D2 diverges where the smallest eigenvalue is -1/3 or less."""
         if not self.lazy and lambda_min <= -1 / 3:

@@ -37,11 +37,11 @@ class DGET(Algorithm):
     paper = "Sun et al., 2020 (arXiv 1910.05857)"
     messages = 2
     step_pace = 0.2
-    gradients = "2 (m every q-th round)"
+    gradients = "2 (a full one every q-th round)"
     state = 4
     compressors = "none"
     assumes = "finite sums, mean-square smoothness"
-    rate = "O(m + sqrt(m)/eps) gradients of rows a client"
+    rate = "||grad f||^2 <= eps after O(m + sqrt(m)/eps) gradients of rows a client"
     equations = """
         X+ = X W - eta Y                          Y = v = F(X) full at the start
         v+ = F(X+) full, every q-th round; else F(X+; xi) - F(X; xi) + v

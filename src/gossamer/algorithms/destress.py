@@ -51,14 +51,14 @@ class DESTRESS(Algorithm):
 
     title = "DESTRESS"
     paper = "Li et al., 2022 (arXiv 2110.01165)"
-    messages = 1
+    messages = 4  # with two exchanges a mixing
     step_pace = 0.2
-    exchanges = "2 K_in (+ K_out every S-th round)"
-    gradients = "2 (m every S-th round)"
+    exchanges = "2 K_in = 4 (K_in + K_out every S-th round)"
+    gradients = "2 (a full one every S-th round)"
     state = 5
     compressors = "none"
     assumes = "finite sums, mean-square smoothness"
-    rate = "O(m + sqrt(m/n)/eps) gradients of rows a client"
+    rate = "||grad f||^2 <= eps after O(m + sqrt(m/n)/eps) gradients of rows a client"
     equations = """
         s  = (s + F(X) - F(X_last)) W_out         every S-th round, in full; then v = s
         X+ = (X - eta v) W_in

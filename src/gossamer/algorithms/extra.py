@@ -53,6 +53,11 @@ class EXTRA(Algorithm):
     def __post_init__(self) -> None:
         check_steps(self)
 
+    @property
+    def mixed_in(self) -> float:
+        """W~ = (I + W)/2."""
+        return 0.5
+
     def init(self, x: Tensor) -> EXTRAState:
         """With `old` = x, the first step is x W - lr grad."""
         return EXTRAState(x, x.double(), x.double())

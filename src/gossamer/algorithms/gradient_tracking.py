@@ -48,7 +48,7 @@ class GradientTracking(Algorithm):
     paper = "Nedic et al., 2017 (arXiv 1607.03218)"
     messages = 2
     step_pace = 0.2
-    exchanges = "1 (2 adapt-then-combine)"
+    exchanges = "1 (2 in the other orders)"
     state = 3
     compressors = "none"
     assumes = "nothing more: any difference between the clients"

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gossamer.algorithms.base import Algorithm, Round, check_steps, zeros_float64
+from gossamer.algorithms.base import EACH_ROW, Algorithm, Round, check_steps, zeros_float64
 from gossamer.algorithms.schedules import LR
 from gossamer.registry import methods
 
@@ -40,7 +40,7 @@ class GTSAGA(Algorithm):
     messages = 2
     step_pace = 0.2
     exchanges = 2
-    gradients = "1 (m at the start)"
+    gradients = "1 (all rows at the start)"
     state = "3 + m"
     compressors = "none"
     assumes = "finite sums"
@@ -58,7 +58,7 @@ class GTSAGA(Algorithm):
     @property
     def needs(self) -> str:
         """One gradient a row."""
-        return "the gradient of each data row"
+        return EACH_ROW
 
     def init(self, x: Tensor) -> GTSAGAState:
         """The table is filled in the first step."""
@@ -70,7 +70,7 @@ class GTSAGA(Algorithm):
         table = state.table if round.t else round.oracle.samples(x, whole=True).gradients
         new = round.oracle.samples(x)
         where = new.rows[..., None].expand(new.gradients.shape)
-        corrections = (new.gradients - table.gather(1, where)).mean(dim=1)
+        corrections = (new.gradients - table.gather(1, where)).sum(dim=1) / new.taken
         g = corrections + (table.sum(dim=1, dtype=torch.float64) / new.counts).to(x)
         table = table.scatter(1, where, new.gradients)
 

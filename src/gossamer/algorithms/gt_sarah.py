@@ -43,11 +43,11 @@ class GTSARAH(Algorithm):
     paper = "Xin et al., 2022 (arXiv 2008.07428)"
     messages = 2
     step_pace = 0.2
-    gradients = "2 (m every q-th round)"
+    gradients = "2 (a full one every q-th round)"
     state = 4
     compressors = "none"
     assumes = "finite sums, mean-square smoothness"
-    rate = "O(sqrt(N)/eps^2) gradients of rows in all, N = nm"
+    rate = "||grad f||^2 <= eps after O(sqrt(N)/eps) gradients of rows in all, N = nm"
     equations = """
         v  = F(X) full, every q-th round; else F(X; xi) - F(X_prev; xi) + v_prev
         Y+ = Y W + v - v_prev                     Y = v_prev = 0 at the start

@@ -7,7 +7,7 @@ from torch import Tensor
 from gossamer.algorithms.base import Algorithm, Round, check_steps
 from gossamer.algorithms.d2 import D2State, extrapolate_and_mix
 from gossamer.algorithms.schedules import LR
-from gossamer.errors import check_unit, settle
+from gossamer.errors import InputError, check_unit, settle
 from gossamer.registry import methods
 
 
@@ -48,6 +48,19 @@ class NIDS(Algorithm):
     def __post_init__(self) -> None:
         check_steps(self)
         settle(self, c=check_unit("c", self.c))
+
+    @property
+    def mixed_in(self) -> float:
+        """c."""
+        return self.c
+
+    def check_mixing(self, lambda_min: float) -> None:
+        """I - c (I - W) must not have eigenvalues below 0."""
+        if self.c * (1 - lambda_min) > 1 + 1e-9:
+            raise InputError(
+                f"NIDS needs `c` of at most 1/(1 - lambda_min), here {1 / (1 - lambda_min):.3f}, got {self.c}; "
+                "0.5 always will do."
+            )
 
     def init(self, x: Tensor) -> D2State:
         """With `old` = x, the first step's 2 x - old is x alone."""

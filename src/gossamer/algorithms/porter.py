@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from gossamer.algorithms.base import (
+    EACH_ROW,
     Algorithm,
     Round,
     Samples,
@@ -30,7 +31,7 @@ class PORTER(Algorithm):
 
     clip(z) = clip z / (clip + ||z||), smooth, and shorter than `clip`.
 
-    The privacy that PORTER-DP gives against everyone who sees a client's messages is
+    The privacy that PORTER-DP gives against everyone who sees a client's messages, but does not know the run's seed, is
     `gossamer.theory.local_privacy(noise, clip, batch_size, rows, rounds, delta)`.
 
     Args:
@@ -86,7 +87,7 @@ class PORTER(Algorithm):
     @property
     def needs(self) -> str | None:
         """PORTER-DP clips row by row."""
-        return "the gradient of each data row" if self.per_sample else None
+        return EACH_ROW if self.per_sample else None
 
     def init(self, x: Tensor) -> BEERState:
         """H^0 = G^0 = 0; V^0 is taken in the first step."""
@@ -122,8 +123,7 @@ class _Clipped:
         if not self.method.per_sample:
             return clip(oracle.full(x) if whole else oracle(x), tau)
         rows = oracle.samples(x, whole=whole)
-        many = rows.counts if whole else rows.rows.shape[1]
-        mean = clip(rows.gradients, tau).sum(dim=1) / many
+        mean = clip(rows.gradients, tau).sum(dim=1) / rows.taken
         if self.method.noise:
             mean = mean + (self.method.noise * self.round.random("noise").normal(x.shape[1])).to(x)
         return mean

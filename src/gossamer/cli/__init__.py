@@ -234,7 +234,9 @@ def _add_tune(add: Any) -> None:
         "--method", action="append", metavar="LABEL", help="tune this one; may be repeated (default: all)"
     )
     tune.add_argument("--trials", type=int, default=40, metavar="N", help="candidates a method (default: 40)")
-    tune.add_argument("--rounds", type=int, metavar="R", help="of each run (default: a fifth of the spec's)")
+    tune.add_argument(
+        "--rounds", type=int, metavar="R", help="of each run (default: a fifth of the spec's, at least 50)"
+    )
     tune.add_argument("--at-once", type=int, default=8, metavar="K", help="simulated side by side (default: 8)")
     tune.add_argument("--data-dir", metavar="DIR", help="where data files lie (default: $GOSSAMER_DATA, the cache)")
     tune.add_argument("--device", help="cpu, cuda, cuda:1, ... (default: the spec's, else cpu)")

@@ -22,9 +22,9 @@ from gossamer.errors import InputError, check_integer
 def methods(options: argparse.Namespace) -> int:
     """List the methods, with what a round costs and what their theory says; with a NAME, one of them in full.
 
-    Messages and exchanges a round (exchanges follow one another, so latency multiplies them); gradients a round, where
-    m is a client's rows of data over those of a minibatch; state, in multiples of the model's d numbers; and which
-    compressors it may use: contractive ones, unbiased ones, both (any), or none.
+    Messages and exchanges a round (exchanges follow one another, so latency multiplies them); minibatch gradients a
+    round; state, in multiples of the model's d numbers (m is a client's rows of data); and which compressors it may
+    use: contractive ones, unbiased ones, both (any), or none.
     """
     names = [options.name] if options.name is not None else registry.methods.names()
     rows = [about(name) for name in names]
@@ -50,18 +50,20 @@ def _show_methods(rows: list[dict[str, Any]]) -> None:
         "rate": "rate",
         "paper": "paper",
     }
+    out = console()
+    if out.width < 110:  # what does not fit stands under each name
+        columns = {key: columns[key] for key in ("name", "messages", "state", "compressors")}
     for key, heading in columns.items():
         table.add_column(heading, no_wrap=key == "name")
     for row in rows:
         table.add_row(*(escape(str(row[key])) for key in columns))
-    out = console()
     out.print(table)
     out.print("gossamer methods NAME shows a method's settings, assumptions and equations.", highlight=False)
 
 
 def _show_method(row: dict[str, Any]) -> None:
     table = Table(show_header=False, title=escape(f"{row['title']} ({row['name']})"), title_justify="left")
-    takes = ", ".join(key if value is None else f"{key}={value}" for key, value in row["settings"].items())
+    takes = ", ".join(key if key in row["required"] else f"{key}={value}" for key, value in row["settings"].items())
     for heading, value in (
         ("paper", row["paper"]),
         ("settings", takes),

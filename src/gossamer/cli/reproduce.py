@@ -47,7 +47,7 @@ def _run(rounds: int, quiet: bool) -> list[Outcome]:
     entries = exactness.entries()
     if quiet or not sys.stderr.isatty():
         if not quiet:
-            note(f"exactness: {len(entries)} methods, up to {rounds:,} rounds each")
+            note(f"exactness: {len(entries)} runs, up to {rounds:,} rounds each")
         return [exactness.run(entry, rounds) for entry in entries]
     columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bars:

@@ -17,10 +17,10 @@ from gossamer.algorithms.base import Algorithm
 from gossamer.algorithms.schedules import Schedule
 from gossamer.cli.data import downloads
 from gossamer.cli.output import complain, console, note, results, stop_request, stop_signals, waiting
-from gossamer.errors import InputError, StoppedError
+from gossamer.errors import InputError, RunError, StoppedError
 from gossamer.paper import spec_path
 from gossamer.runtime.experiment import prepare
-from gossamer.runtime.tune import Search, Tuned, tune, with_steps
+from gossamer.runtime.tune import Search, Tuned, check_tunable, tune, with_steps
 from gossamer.spec import load_spec
 
 
@@ -28,14 +28,17 @@ def tune_spec(options: argparse.Namespace) -> int:
     """Search for each method's lr and gamma by short runs, and write the spec that won.
 
     Begins with the steps of `lr = "auto"`, and lets Optuna propose others within a factor of 30, several of which are
-    simulated at once. The spec is written with its comments, and with the best steps in place of what it said; run
-    `gossamer run` on it. Ctrl-C writes the best steps found so far.
+    simulated at once; the best few then run for all of the spec's rounds. The spec is written with its comments, and
+    with the best steps in place of what it said; run `gossamer run` on it. Ctrl-C writes the best steps found so far.
     """
+    _tomlkit()
     path = spec_path(options.spec)
     spec = load_spec(path)
     output = Path(options.output or f"{path.stem}-tuned.toml")
     if output.exists() and not options.force:
         raise InputError(f"'{output}' exists already; give another file with -o, or replace it with --force.")
+    if output.is_dir():
+        raise InputError(f"'{output}' is a folder; name a file with -o.")
     if not output.parent.is_dir():
         raise InputError(f"The folder of '{output}' does not exist; make it first.")
     with downloads(options.quiet), waiting("Reading the data, working out the weights", options.quiet):
@@ -45,7 +48,9 @@ def tune_spec(options: argparse.Namespace) -> int:
     for label in chosen:
         if label not in known:
             raise InputError(f"The spec has no method {label!r}; it has {', '.join(map(repr, known))}.")
-    rounds = options.rounds or max(min(spec.rounds, 50), spec.rounds // 5)
+    for label in chosen:
+        check_tunable(experiment.methods[label][0])
+    rounds = max(min(spec.rounds, 50), spec.rounds // 5) if options.rounds is None else options.rounds
     search = Search(options.trials, rounds, options.at_once, spec.seeds[0])
     found: dict[str, Tuned] = {}
     with stop_signals() as should_stop, _bars(chosen, search, options.quiet) as progress:
@@ -58,15 +63,27 @@ def tune_spec(options: argparse.Namespace) -> int:
                     experiment.problem,
                     experiment.mixing,
                     search,
+                    whole=experiment.methods[label][1],
                     batch_size=spec.batch_size,
                     x0=spec.x0,
                     progress=progress(label),
                     should_stop=should_stop,
                 )
-    won = {label: with_steps(experiment.methods[label][0], tuned.best.steps) for label, tuned in found.items()}
+    won = {
+        label: with_steps(experiment.methods[label][0], tuned.best.steps)
+        for label, tuned in found.items()
+        if tuned.best.norm < float("inf")
+    }
+    lost = [label for label in found if label not in won]
+    if lost and not won:
+        raise RunError(f"Every candidate of {', '.join(lost)} diverged, and nothing was written; try more --trials.")
     output.write_text(_tuned_text(spec.text, known, won), encoding="utf-8")
     with results():
-        _show(found, won, search, output, as_json=options.json)
+        _show(found, search, output, as_json=options.json)
+    for label in lost:
+        complain(f"Every candidate of {label} diverged, so its steps were left as they are; try more --trials.", 1)
+    if lost:
+        return 1
     if stop_request.signal is None:
         return 0
     return complain("Stopped; the best steps so far were written.", 128 + stop_request.signal)
@@ -92,8 +109,7 @@ def _bars(labels: list[str], search: Search, quiet: bool) -> Iterator[Callable[[
 
 def _tuned_text(text: str, labels: list[str], won: dict[str, Algorithm]) -> str:
     """The spec's own text with new steps: comments and order stay."""
-    import tomlkit
-
+    tomlkit = _tomlkit()
     document: Any = tomlkit.parse(text)
     for label, table in zip(labels, document["methods"], strict=True):
         if label not in won:
@@ -109,14 +125,22 @@ def _tuned_text(text: str, labels: list[str], won: dict[str, Algorithm]) -> str:
             table["lr"] = _short(lr)
         if hasattr(method, "gamma"):
             table["gamma"] = _short(method.gamma)
-    return tomlkit.dumps(document)
+    return str(tomlkit.dumps(document))
+
+
+def _tomlkit() -> Any:
+    try:
+        import tomlkit
+    except ImportError:
+        raise InputError("Tuning writes specs with tomlkit; install it with `pip install 'gossamer[tune]'`.") from None
+    return tomlkit
 
 
 def _short(value: Any) -> Any:
     return float(f"{value:.4g}") if isinstance(value, float) else value
 
 
-def _show(found: dict[str, Tuned], won: dict[str, Algorithm], search: Search, output: Path, *, as_json: bool) -> None:
+def _show(found: dict[str, Tuned], search: Search, output: Path, *, as_json: bool) -> None:
     rows = [
         {
             "method": label,
@@ -132,7 +156,8 @@ def _show(found: dict[str, Tuned], won: dict[str, Algorithm], search: Search, ou
     if as_json:
         print(json.dumps({"spec": str(output), "methods": rows}, indent=2, allow_nan=False))
         return
-    table = Table(header_style="bold", title=f"Gradient norms after {search.rounds:,} rounds", title_justify="left")
+    title = f"Gradient norms: auto's after {search.rounds:,} rounds, the best after all"
+    table = Table(header_style="bold", title=title, title_justify="left")
     for heading in ("method", "trials", "diverged", "with auto's steps", "with the best", "lr", "gamma"):
         table.add_column(heading, justify="left" if heading == "method" else "right")
     for row in rows:

@@ -80,7 +80,11 @@ def entries() -> list[Entry]:
         # What compression leaves out of whole models counts gamma times, gossip removes differences of lr / gamma: the
         # sum is least, and falls as lr^(1/2), where gamma does too.
         Entry(
-            "DeepSqueeze, top_3", al.DeepSqueeze(**floor), 0.5, why="compressed models, and " + differ, gamma_power=0.5
+            "DeepSqueeze, top_3, gamma as lr^0.5",
+            al.DeepSqueeze(**floor),
+            0.5,
+            why="compressed models, and " + differ,
+            gamma_power=0.5,
         ),
         Entry("Centralized SGD, single rows", al.CentralizedSGD(lr=0.02), 0.5, 1, noise),
         Entry("D2, single rows", al.D2(lr=0.02), 0.5, 1, noise),

@@ -1,5 +1,6 @@
 """Steps that converge without tuning: gamma and lr from alpha, the network, and the problem's own gradients at x0."""
 
+import inspect
 from typing import Any, TypeVar
 
 import numpy as np
@@ -30,13 +31,14 @@ def auto(
 ) -> Method:
     """The method with steps that are safe on this problem and network, and not far from the best.
 
-    gamma = min(0.75 alpha^0.6, alpha on Gaussian vectors, 0.6) and lr = min(1/2, 3 gamma s) / L, for most methods:
-    a method's `step_pace` stands for the 3, and with an unbiased compressor LEAD and CEDAS take alpha^2, with
-    alpha = 1/(1 + omega). alpha is the compressor's, L the problem's, and s in (0, 2) the share of the clients'
-    disagreement that one mixing removes: with P their gradients at x0 less the average,
+    gamma = min(0.75 alpha^0.6, alpha on Gaussian vectors, 0.6, 0.92 / (1 - lambda_min)) and
+    lr = min(1/2, 3 gamma s) / L, for most methods: a method's `step_pace` stands for the 3, and with an unbiased
+    compressor LEAD and CEDAS take alpha^2, with alpha = 1/(1 + omega), and lr = 1/(2 L). alpha is the compressor's, L
+    the problem's, lambda_min the smallest eigenvalue of W, and s in (0, 2) the share of the clients' disagreement that
+    one mixing removes: with P their gradients at x0 less the average,
     s = <P, (I - W) P> / ||P||^2. That is the spectral gap where the clients differ in the slowest way that the graph
     knows (a ring sorted by label), and far more where neighbours differ as much as anyone. Momentum and local steps
-    make lr smaller by as much as they make a step longer.
+    make lr smaller by as much as they make a step longer; without a gamma, lambda_min limits lr too.
 
     Where a problem does not know its L, it is looked for at x0, by power iteration.
 
@@ -53,13 +55,14 @@ def auto(
     >>> round(method.gamma, 3), round(method.lr, 3)
     (0.6, 0.503)
     """
-    if not (isinstance(method, type) and issubclass(method, Algorithm)):
+    if not (isinstance(method, type) and issubclass(method, Algorithm)) or inspect.isabstract(method):
         raise InputError(f"`method` must be a class such as gossamer.BEER, got {method!r}.")
     if compressor is not None:
         settings["compressor"] = compressor
     known = getattr(method, "__dataclass_fields__", {})
     if "compressor" in known and "compressor" not in settings:
-        raise InputError(f"{method.title} needs a compressor, such as gossamer.gsgd(5).")
+        such = "gossamer.qsgd(16)" if method.compressors == "unbiased" else "gossamer.gsgd(5)"
+        raise InputError(f"{method.title} needs a compressor, such as {such}.")
     for name in settings:
         if name not in known:
             raise InputError(f"{method.title} has no setting {name!r}; it has {', '.join(known)}.")
@@ -74,18 +77,24 @@ def settings_for(
 ) -> dict[str, Any]:
     """The settings, with `lr` and `gamma` where they are not given; `template` is the method with any steps."""
     has_gamma = hasattr(template, "gamma")
-    gradients, L = gradients_and_smoothness(problem)
-    share = mixed_share(gradients, network_of(template, mixing)) / template.rounds_between_exchanges
+    given = settings.get("gamma") if has_gamma else template.mixed_in
+    if "lr" in settings and given is not None:
+        return settings
+    network = network_of(template, mixing)
+    gradients, L = gradients_and_smoothness(problem) if "lr" not in settings else (None, 1.0)
     gamma, lr = practical_steps(
         alpha_of(template, problem.d),
         usual_alpha(getattr(template, "compressor", None), problem.d),
-        share,
+        1.0 if gradients is None else mixed_share(gradients, network),
         L,
-        gamma=settings.get("gamma") if has_gamma else 1.0,
+        gamma=given,
+        lambda_min=network.lambda_min,
         averages=averages(template, problem.d),
         step_pace=template.step_pace,
     )
-    lr *= 1 - getattr(template, "momentum", 0.0)
+    if not has_gamma:  # W itself, with eigenvalues below 0, makes models and trackers swing
+        lr = min(lr, (2 - gamma * (1 - network.lambda_min)) ** 2 / 4 / L)
+    lr *= (1 - getattr(template, "momentum", 0.0)) / template.rounds_between_exchanges
     return {"lr": lr, **({"gamma": gamma} if has_gamma else {}), **settings}
 
 

@@ -23,7 +23,8 @@ _BLOCKS_FROM = 2**23  # numbers in a product
 
 def network_of(method: Algorithm, mixing: MixingMatrix) -> MixingMatrix:
     """The network that a method runs on: the given one, or all to all where that is what it stands for."""
-    return mixing_matrix(complete(mixing.clients), "metropolis") if method.is_centralized else mixing
+    alone = mixing.clients == 1
+    return mixing_matrix(complete(mixing.clients), "metropolis") if method.is_centralized and not alone else mixing
 
 
 class Mixer:

@@ -74,7 +74,10 @@ class DecentralizedOptimizer(torch.optim.Optimizer):
         if not isinstance(mixing, MixingMatrix):
             raise InputError(f"`mixing` must be made by gossamer.mixing_matrix(graph), got {type(mixing).__name__}.")
         if method.needs is not None:
-            raise InputError(f"{method.title} needs {method.needs}, which an optimiser never sees.")
+            raise InputError(
+                f"{method.title} needs {method.needs}, which an optimiser never sees; take a method that "
+                "is content with minibatch gradients, such as BEER."
+            )
         if isinstance(method.lr, Schedule):
             raise InputError(
                 f"`lr` of an optimiser's method must be a number, got {method.lr}; put one of torch's own schedulers "

@@ -45,7 +45,9 @@ class BatchOracle:
             rows = torch.arange(int(counts.max()), device=x.device).expand(len(x), -1)
         own = torch.minimum(rows, counts - 1)
         each = problem.gradient(x.repeat(rows.shape[1], 1), own.T.reshape(-1, 1)).view(rows.shape[1], *x.shape)
-        return Samples(own, torch.where((rows < counts)[..., None], each.transpose(0, 1), 0), counts)
+        is_there = rows < counts
+        gradients = torch.where(is_there[..., None], each.transpose(0, 1), 0)
+        return Samples(rows, gradients, is_there.sum(dim=1, keepdim=True), counts)
 
     def _minibatch(self) -> Tensor | None:
         if self.batch_size is not None and self._batch is None:
@@ -111,4 +113,4 @@ class ZeroOracle:
 
     def samples(self, x: Tensor, *, whole: bool = False) -> Samples:
         """None."""
-        return Samples(x.new_zeros(len(x), 0, dtype=torch.long), x.new_zeros(len(x), 0, x.shape[1]), x[:, :1])
+        return Samples(x.new_zeros(len(x), 0, dtype=torch.long), x.new_zeros(len(x), 0, x.shape[1]), x[:, :1], x[:, :1])

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from gossamer.algorithms.base import Algorithm, Arrived, Round, State, map_state
+from gossamer.algorithms.base import EACH_ROW, Algorithm, Arrived, Round, State, map_state
 from gossamer.compression import packet
 from gossamer.compression.base import CODECS, Codec, Message
 from gossamer.compression.partial import Partial
@@ -144,6 +144,11 @@ def check_method_fits(method: Algorithm, problem: Problem, mixing: MixingMatrix)
     """Refuse a method that cannot use the mixing matrix, or whose compressor is no contraction at this size."""
     method.check_mixing(mixing.lambda_min)
     method.check_dimension(problem.d)
+    if method.needs == EACH_ROW and (problem.has_buffers or problem.is_random or problem.least_batch > 1):
+        raise InputError(
+            f"{method.title} needs {method.needs}, which is not to be had with batch norm or dropout; "
+            "take another method."
+        )
 
 
 def check_batch_size(batch_size: object, problem: Problem) -> int:

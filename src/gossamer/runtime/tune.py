@@ -19,6 +19,9 @@ from gossamer.topology import MixingMatrix
 Steps = dict[str, float]
 
 _WIDEST = 30.0  # lr and gamma are looked for between auto's steps divided and multiplied by this
+# A square distance that grows with the square of time, as it does before mixing takes hold, is four times as large
+# after twice the rounds; more than six times is growth without end.
+_PARTING = 6.0
 _EVALUATIONS = 20  # over the last tenth of a run
 
 
@@ -37,6 +40,8 @@ class Tuned:
     start: float
     """The gradient norm at x0."""
     trials: list[Trial] = field(default_factory=list)
+    finalists: list[Trial] = field(default_factory=list)
+    """The best of them again, over the whole length."""
 
     @property
     def automatic(self) -> Trial:
@@ -45,8 +50,8 @@ class Tuned:
 
     @property
     def best(self) -> Trial:
-        """The lowest norm."""
-        return min(self.trials, key=lambda trial: trial.norm)
+        """The lowest norm: over the whole length, if that was tried."""
+        return min(self.finalists or self.trials, key=lambda trial: trial.norm)
 
 
 @dataclass(frozen=True)
@@ -76,6 +81,7 @@ def tune(
     mixing: MixingMatrix,
     search: Search,
     *,
+    whole: int | None = None,
     batch_size: int | None = None,
     x0: X0 = None,
     progress: Callable[[Tuned], None] | None = None,
@@ -83,8 +89,10 @@ def tune(
 ) -> Tuned:
     """Search for the `lr` and `gamma` that bring the gradient norm lowest in so many rounds.
 
-    A norm is the mean over the last tenth of the rounds. Where `lr` is a schedule, the step size that it begins with is
-    looked for. Stopped early, it returns what it has found, or raises `StoppedError` if that is nothing.
+    A norm is the mean over the last tenth of the rounds; a candidate whose clients part from one another has diverged,
+    however well their average does. With `whole`, the best few then run for so many rounds, since growth may be slow.
+    Where `lr` is a schedule, the step size that it begins with is looked for. Stopped early, it returns what it has
+    found, or raises `StoppedError` if that is nothing.
     """
     optuna = _optuna()
     automatic = settings_for(method, problem, mixing, {})
@@ -98,13 +106,13 @@ def tune(
     sampler = optuna.samplers.TPESampler(seed=search.seed, n_startup_trials=min(10, search.trials), constant_liar=True)
     study = optuna.create_study(sampler=sampler)
     study.enqueue_trial(begin)
-    template = _steady(method)
+    check_tunable(method)
     tuned: Tuned | None = None
     while tuned is None or len(tuned.trials) < search.trials:
         many = min(search.at_once, search.trials - (len(tuned.trials) if tuned else 0))
         asked = [study.ask(ranges) for _ in range(many)]
         steps = [cast(Steps, dict(trial.params)) for trial in asked]
-        sim = Candidates(template, problem, mixing, steps, search.seed, batch_size, x0)
+        sim = Candidates(method, problem, mixing, steps, search.seed, batch_size, x0)
         tuned = tuned or Tuned(float(gradient_norms(sim)[0]))
         norms = _race(sim, search.rounds, should_stop)
         if norms is None:
@@ -117,6 +125,16 @@ def tune(
             progress(tuned)
     if not tuned.trials:
         raise StoppedError("The search was stopped before its first candidates were through.")
+    if whole is not None:
+        ranked = sorted((trial for trial in tuned.trials if trial.norm < math.inf), key=lambda trial: trial.norm)
+        finalists = [trial.steps for trial in ranked[: search.at_once]]
+        norms = None
+        if finalists:
+            norms = _race(
+                Candidates(method, problem, mixing, finalists, search.seed, batch_size, x0), whole, should_stop
+            )
+        for one, norm in zip(finalists, norms or [], strict=False):
+            tuned.finalists.append(Trial(one, norm))
     return tuned
 
 
@@ -125,20 +143,31 @@ def _race(sim: Candidates, rounds: int, should_stop: Callable[[], bool]) -> list
     first = rounds - max(1, rounds // 10) + 1
     every = max(1, (rounds - first + 1) // _EVALUATIONS)
     sums, counted = [0.0] * len(sim.settings), 0
+    apart: dict[int, float] = {}  # half-way
     with torch.no_grad():
         while sim.t < rounds and sim.alive:
             sim.step()
             if should_stop():
                 return None
+            if sim.t == rounds // 2:
+                apart = dict(zip(sim.alive, _disagreement(sim), strict=True))
             if sim.alive and sim.t >= first and (rounds - sim.t) % every == 0:
                 counted += 1
                 for who, norm in zip(sim.alive, gradient_norms(sim).tolist(), strict=True):
                     sums[who] += norm
     found = [math.inf] * len(sim.settings)
-    for who in sim.alive:
+    for who, now in zip(sim.alive, _disagreement(sim), strict=True):
         mean = sums[who] / max(1, counted)
-        found[who] = mean if math.isfinite(mean) else math.inf
+        parts = now > _PARTING * apart.get(who, math.inf) > 0
+        found[who] = mean if math.isfinite(mean) and not parts else math.inf
     return found
+
+
+def _disagreement(sim: Candidates) -> list[float]:
+    """The clients' mean square distance from their average: the average may do well while they part for ever."""
+    models = sim.models().double()
+    apart: list[float] = (models - models.mean(dim=1, keepdim=True)).square().sum(dim=2).mean(dim=1).tolist()
+    return apart
 
 
 def with_steps(method: Algorithm, steps: Mapping[str, float]) -> Algorithm:
@@ -149,11 +178,10 @@ def with_steps(method: Algorithm, steps: Mapping[str, float]) -> Algorithm:
     return cast(Algorithm, replace(cast(Any, method), **settings))
 
 
-def _steady(method: Algorithm) -> Algorithm:
+def check_tunable(method: Algorithm) -> None:
     """A cosine's lowest step size must not be above the one it begins with, which the search lowers."""
     if getattr(method.lr, "eta_min", 0):
         raise InputError(f"A schedule with `eta_min` cannot be tuned, got {method.lr}; leave `eta_min` out.")
-    return method
 
 
 def _optuna() -> Any:
