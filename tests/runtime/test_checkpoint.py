@@ -98,7 +98,7 @@ def test_seeds_that_diverged_stay_so(tmp_path: Path) -> None:
 def test_every_state_is_packed_and_unpacked(name: str, tmp_path: Path) -> None:
     cls: Any = methods.get(name)
     takes = "compressor" in cls.__dataclass_fields__
-    method = cls(**cls.examples[0], **({"compressor": gs.gsgd(3)} if takes else {}))
+    method = cls(**cls.examples[0], **({"compressor": gs.qsgd(16)} if takes else {}))
     simulation = Simulation(method, PROBLEM, MIXING)
     with torch.no_grad():
         simulation.step()

@@ -151,7 +151,7 @@ def stop_one(rank: int) -> tuple[int, Tensor]:
 def test_one_that_is_asked_stops_all_at_one_round() -> None:
     results = spawn(N, stop_one)
     rounds = {result[0] for result in results}
-    assert rounds == {10 + MIXING.diameter + 1}
+    assert rounds == {10 + MIXING.diameter + 2}
     assert torch.equal(torch.cat([result[1] for result in results]), expected(rounds.pop()))
 
 

@@ -52,7 +52,7 @@ class DESTRESS(Algorithm):
     title = "DESTRESS"
     paper = "Li et al., 2022 (arXiv 2110.01165)"
     messages = 4  # with two exchanges a mixing
-    step_pace = 0.2
+    step_pace = 0.08
     exchanges = "2 K_in = 4 (K_in + K_out every S-th round)"
     gradients = "2 (a full one every S-th round)"
     state = 5

@@ -112,8 +112,9 @@ class Client:
 
     def ask_to_stop(self) -> None:
         """Stop all clients at one round: the first that everyone can still hear of in time."""
-        # The wish goes one hop an exchange, so the farthest client hears of it in round t + reach.
-        self._agree_to_stop(self.t + self.reach + 1)
+        # The wish goes one hop an exchange, so the farthest client hears of it in round t + reach; or one later, if a
+        # signal brings it when the packet of round t has left already.
+        self._agree_to_stop(self.t + self.reach + 2)
 
     def close(self) -> None:
         """Wait for the exchange under way and take leave of the neighbours."""
