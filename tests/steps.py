@@ -111,7 +111,8 @@ def measure(
     method = gs.auto(METHODS[cell.method], problem, mixing, COMPRESSORS[cell.compressor])
     L = gradients_and_smoothness(problem)[1]
     is_choco = cell.method == "CHOCO-SGD"
-    limit = limit or (2_000 if is_choco else 10_000 if cell.problem == "a9a" else 3_000)
+    is_a9a = cell.problem == "a9a"
+    limit = limit or ((1_000 if is_a9a else 2_000) if is_choco else 10_000 if is_a9a else 3_000)
     settings = [{"lr": method.lr, "gamma": method.gamma}, *({"lr": c / L, "gamma": gamma} for c, gamma in GRID)]
     sim = Candidates(method, problem, mixing, settings, batch_size=batch_size)
     start = gradient_norms(sim)[0].item()
@@ -162,7 +163,7 @@ def row_of(job: tuple[Cell, str, Path | None]) -> dict[str, Any]:
     """A cell measured in a process of its own; MNIST's network with minibatches of 100."""
     cell, device, data_dir = job
     torch.set_num_threads(1)
-    more: dict[str, Any] = {"limit": 600, "batch_size": 100} if cell.problem == "mnist" else {}
+    more: dict[str, Any] = {"limit": 150, "batch_size": 100} if cell.problem == "mnist" else {}
     return measure(cell, data_dir, device, **more).row(cell)
 
 

@@ -65,7 +65,7 @@ def test_the_whole_matrix(data_dir: Path) -> None:
         for compressor in ("gsgd:5",)
     ]
     cells = [cell for cell in every_cell() + mnist if cell.problem.split()[0] in wanted]
-    cells.sort(key=lambda cell: (-cell.clients, cell.graph != "ring"))  # the longest first
+    cells.sort(key=lambda cell: (cell.method == "CHOCO-SGD", -cell.clients, cell.graph != "ring"))  # the longest first
     on_device = [cell for cell in cells if cell.problem in ("a9a", "mnist")]
     jobs: list[tuple[Cell, str, Path | None]] = [(cell, device, data_dir) for cell in on_device]
     jobs += [(cell, "cpu", None) for cell in cells if cell not in on_device]
@@ -144,8 +144,8 @@ def test_auto_converges_on_every_problem_and_graph(name: str) -> None:
     for compressor in COMPRESSORS if "compressor" in cls.__dataclass_fields__ else [None]:
         for kind, problem in problems().items():
             for number, graph in enumerate(GRAPHS):
-                if compressor is not None and number and zlib.crc32(f"{name} {compressor} {kind} {graph}".encode()) % 4:
-                    continue  # every compressor on the ring, a quarter of them on each other graph
+                if compressor is not None and number and zlib.crc32(f"{name} {compressor} {kind} {graph}".encode()) % 6:
+                    continue  # every compressor on the ring, a sixth of them on each other graph
                 mixing = gs.mixing_matrix(build_graph(graph, 8), "metropolis")
                 if compressor is not None and not admits(cls, compressor, problem.d):
                     with pytest.raises(gs.InputError, match=r"unbiased|contraction"):
