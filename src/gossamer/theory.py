@@ -138,7 +138,7 @@ def local_privacy(
         times = np.arange(check_integer("batch_size", batch_size, 1, 10**7) + 1)
         share, chance = times / batch_size, binom.logpmf(times, batch_size, 1 / rows)
         share, chance = share[chance > -np.inf], chance[chance > -np.inf]
-    orders = 1 + np.geomspace(1e-3, 1e4, 200)
+    orders = 1 + np.geomspace(1e-3, 1e4, 400)
     with np.errstate(over="ignore"):
         moved = (2 * clip / noise * share) ** 2 / 2
         spent = np.array([rounds * logsumexp(chance + a * (a - 1) * moved) / (a - 1) for a in orders])
