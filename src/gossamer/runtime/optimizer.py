@@ -74,14 +74,10 @@ class DecentralizedOptimizer(torch.optim.Optimizer):
         if not isinstance(mixing, MixingMatrix):
             raise InputError(f"`mixing` must be made by gossamer.mixing_matrix(graph), got {type(mixing).__name__}.")
         if method.needs is not None:
-            raise InputError(
-                f"{method.title} needs {method.needs}, which an optimiser never sees; take a method that "
-                "is content with minibatch gradients, such as BEER."
-            )
+            raise InputError(f"{method.title} needs {method.needs}, which an optimiser never sees; BEER does not.")
         if isinstance(method.lr, Schedule):
             raise InputError(
-                f"`lr` of an optimiser's method must be a number, got {method.lr}; put one of torch's own schedulers "
-                "(torch.optim.lr_scheduler) around the optimiser."
+                f"`lr` of an optimiser's method must be a number, got {method.lr}; use torch.optim.lr_scheduler."
             )
         check_choice("initial", initial, ("check", "broadcast"))
         check_choice("codec", codec, CODECS)
