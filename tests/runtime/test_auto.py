@@ -10,8 +10,9 @@ from typing import Any
 
 import pandas as pd
 import pytest
+import steps
 import torch
-from steps import Cell, Result, every_cell, measure, row_of
+from steps import METHODS, Cell, Result, every_cell, measure, mixing_of, problem_of, row_of
 
 import gossamer as gs
 from gossamer import algorithms as al
@@ -92,6 +93,12 @@ def test_the_committed_table_holds_what_is_claimed() -> None:
     for _, of_method in matrix.groupby("method"):
         assert of_method.ratio.median() <= 3
         assert of_method.ratio.max() <= 10
+    quadratics: Any = matrix[matrix.problem != "a9a"]
+    for row in quadratics.itertuples():  # the rule has not changed since
+        problem, mixing = problem_of(row.problem, row.clients, None, "cpu"), mixing_of(row.graph, row.clients)
+        method = gs.auto(METHODS[row.method], problem, mixing, steps.COMPRESSORS[row.compressor])
+        assert method.lr == pytest.approx(row.lr, rel=1e-3)
+        assert method.gamma == pytest.approx(row.gamma, rel=1e-3)
 
 
 COMPRESSORS = [
