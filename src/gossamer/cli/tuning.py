@@ -156,7 +156,7 @@ def _show(found: dict[str, Tuned], search: Search, output: Path, *, as_json: boo
     if as_json:
         print(json.dumps({"spec": str(output), "methods": rows}, indent=2, allow_nan=False))
         return
-    title = f"Gradient norms: auto's after {search.rounds:,} rounds, the best after all"
+    title = f"Gradient norms after all rounds; searched with runs of {search.rounds:,}"
     table = Table(header_style="bold", title=title, title_justify="left")
     for heading in ("method", "trials", "diverged", "with auto's steps", "with the best", "lr", "gamma"):
         table.add_column(heading, justify="left" if heading == "method" else "right")

@@ -45,8 +45,9 @@ class Tuned:
 
     @property
     def automatic(self) -> Trial:
-        """The first trial: what `gossamer.auto` would take."""
-        return self.trials[0]
+        """What `gossamer.auto` would take: the first trial, over the whole length if that was tried."""
+        begin = self.trials[0]
+        return next((trial for trial in self.finalists if trial.steps == begin.steps), begin)
 
     @property
     def best(self) -> Trial:
@@ -127,7 +128,9 @@ def tune(
         raise StoppedError("The search was stopped before its first candidates were through.")
     if whole is not None:
         ranked = sorted((trial for trial in tuned.trials if trial.norm < math.inf), key=lambda trial: trial.norm)
-        finalists = [trial.steps for trial in ranked[: search.at_once]]
+        best = ranked[: search.at_once]
+        best += [tuned.trials[0]] if tuned.trials[0] not in best else []  # auto's own, to compare with
+        finalists = [trial.steps for trial in best] if ranked else []
         norms = None
         if finalists:
             norms = _race(
