@@ -59,7 +59,9 @@ class Streams:
         numpy_dtype = np.float32 if dtype == torch.float32 else np.float64
         per_step = _WORDS * (8 // numpy_dtype().itemsize)  # a 64-bit word makes one float64 or two float32
         steps = -(-width // per_step)  # a round begins at a step of the counter, so that it can be reached directly
-        drawn = np.empty((self.rows, rounds, steps * per_step), numpy_dtype)
+        # Pinned memory is what a GPU copies from at full speed.
+        kept = torch.empty(self.rows, rounds, steps * per_step, dtype=dtype, pin_memory=self.device.type == "cuda")
+        drawn = kept.numpy()
         word = zlib.crc32(purpose.encode())
         keys = [(seed, client << 32 | word) for seed in self.seeds for client in self.clients]
 
@@ -75,7 +77,7 @@ class Streams:
         else:
             for row in range(self.rows):
                 fill(row)
-        return torch.from_numpy(drawn[:, :, :width]).to(self.device)
+        return kept.to(self.device)[:, :, :width]
 
 
 def keyed_uniform(seed: int, purpose: str, count: int) -> np.ndarray[tuple[int], np.dtype[np.float64]]:

@@ -213,6 +213,9 @@ def dither(x: Tensor, draw: Draw, layout: Layout, highest: int, tau: float) -> L
 def block_norms(x: Tensor, layout: Layout) -> Tensor:
     """||x|| of each block, (rows, blocks), without overflow or underflow of the squares."""
     parts = layout.split(x)
+    if x.is_cuda and x.dtype == torch.float32:  # no square is lost in float64, and nothing need be looked at
+        wide: Tensor = torch.linalg.vector_norm(parts, dim=1, dtype=torch.float64)
+        return wide.to(x.dtype).view(x.shape[0], layout.blocks)
     norms: Tensor = torch.linalg.vector_norm(parts, dim=1)
     doubtful = (norms < 1e-12) | (norms > 1e18)
     if doubtful.any():  # squares may have been lost: take these norms again, in units of the block's largest entry

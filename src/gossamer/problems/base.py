@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from gossamer.errors import InputError, check_choice, check_integer
+from gossamer.problems.rows import Rows
 
 _TOGETHER = 64
 
@@ -24,6 +25,8 @@ class Problem(ABC):
     """Rows of data that every client has at least."""
     row_counts: Tensor | None = None
     """(clients,): the rows of each, where they differ."""
+    rows: Rows | None = None
+    """The rows of data themselves, where there are any."""
     dtype: torch.dtype
     device: torch.device
     is_random: bool = False

@@ -26,6 +26,8 @@ class LinearModel(Problem):
     loss_curvature: float
     """The largest second derivative of the loss by its outputs."""
 
+    rows: Rows
+
     def __init__(
         self, rows: Rows, outputs: int, test: Rows | None, nonconvex: float, l2: float, about: dict[str, Any]
     ) -> None:

@@ -16,6 +16,7 @@ from gossamer.problems.base import Problem, as_device, as_dtype
 from gossamer.problems.closed import LayerStack
 from gossamer.problems.datasets import Dataset, load
 from gossamer.problems.partition import Partition, split
+from gossamer.problems.replay import Buffers, Function, Replay, can_replay
 from gossamer.problems.rows import Rows
 from gossamer.problems.trial import Loss, own_generator, try_out
 
@@ -23,7 +24,7 @@ Gradients = Literal["auto", "closed", "vmap", "loop"]
 Pixels = Literal["unit", "raw", "standard"]
 
 _GROUP_BYTES = 8 << 20  # of models and rows handled at once on a CPU: what its caches hold
-_ROWS = 500  # rows of a client, or of the whole, that go through a module at once
+_ROWS = 500  # rows of a client, or of the whole, that go through a module at once on a CPU
 
 
 class ModuleProblem(Problem):
@@ -35,6 +36,7 @@ class ModuleProblem(Problem):
     """
 
     measures_clients = False
+    rows: Rows
 
     def __init__(
         self, module: nn.Module, loss: Loss, rows: Rows, test: Rows | None, gradients: Gradients, about: dict[str, Any]
@@ -61,6 +63,9 @@ class ModuleProblem(Problem):
         self.clients, self.rows_per_client, self.d = rows.clients, rows.least, sum(self._sizes)
         self.row_counts = None if rows.are_equal else rows.per_client
         self.is_random, self.least_batch = try_out(self.module, loss, rows, test)
+        side_by_side: Function = vmap(grad(self._with_buffers, has_aux=True))
+        self._side_by_side = Replay(side_by_side) if can_replay(self.module, loss, self.device) else side_by_side
+        self._measured = _ROWS if self.device.type == "cpu" else 20 * _ROWS  # rows at once: a GPU likes many
         self.gradients = self._choose(gradients)
 
     def _choose(self, asked: Gradients) -> Gradients:
@@ -173,16 +178,15 @@ class ModuleProblem(Problem):
             self._looped(x, inputs, labels, buffers, seeds, out)
 
     def _vmapped(self, x: Tensor, inputs: Tensor, labels: Tensor, buffers: dict[str, Tensor]) -> Tensor:
-        def loss(
-            flat: Tensor, inputs: Tensor, labels: Tensor, own: dict[str, Tensor]
-        ) -> tuple[Tensor, dict[str, Tensor]]:
-            after = {name: b.clone() for name, b in own.items()}
-            return self._loss(self.module, flat, after, inputs, labels), after
-
-        gradient, after = vmap(grad(loss, has_aux=True))(x, inputs, labels, buffers)
+        gradient, after = self._side_by_side(x, inputs, labels, buffers)
         for name, b in after.items():
             buffers[name].copy_(b)
-        return gradient  # type: ignore[no-any-return]
+        return gradient
+
+    def _with_buffers(self, flat: Tensor, inputs: Tensor, labels: Tensor, own: Buffers) -> tuple[Tensor, Buffers]:
+        """The loss of one client, and its buffers after it."""
+        after = {name: b.clone() for name, b in own.items()}
+        return self._loss(self.module, flat, after, inputs, labels), after
 
     def _looped(
         self, x: Tensor, inputs: Tensor, labels: Tensor, buffers: dict[str, Tensor], seeds: Tensor | None, out: Tensor
@@ -265,8 +269,8 @@ class ModuleProblem(Problem):
         """Rows that are measured together, and their weight in f."""
         for mine in [slice(0, self.rows.total)] if self.rows.are_equal else self.rows.by_client():
             weight = 1.0 if self.rows.are_equal else 1 / self.clients
-            for begin in range(mine.start, mine.stop, _ROWS):
-                end = min(mine.stop, begin + _ROWS)
+            for begin in range(mine.start, mine.stop, self._measured):
+                end = min(mine.stop, begin + self._measured)
                 yield slice(begin, end), weight * (end - begin) / (mine.stop - mine.start)
 
     def score(self, models: Tensor) -> dict[str, Tensor]:
@@ -278,8 +282,8 @@ class ModuleProblem(Problem):
         with torch.no_grad():
             for i, model in enumerate(models):
                 parts = self._parts(model)
-                for begin in range(0, self.test.total, _ROWS):
-                    some = slice(begin, begin + _ROWS)
+                for begin in range(0, self.test.total, self._measured):
+                    some = slice(begin, begin + self._measured)
                     inputs, labels = self.test.inputs(some), self.test.labels[some]
                     output = functional_call(self._judged, parts, (inputs,))
                     sums[0, i] += self.loss(output, labels).double() * len(labels)

@@ -106,6 +106,16 @@ class Rows:
             return batch + self._first_column
         return (batch.view(-1, self.clients, batch.shape[1]) + self._first_column).view(batch.shape)
 
+    def label_counts(self, most: int) -> tuple[list[str], list[list[int]]] | None:
+        """The labels, and how many rows of each every client has; None where there are more than `most`."""
+        if self.labels.ndim != 1:
+            return None
+        values, which = torch.unique(self.labels, return_inverse=True)
+        if len(values) > most:
+            return None
+        counts = [torch.bincount(which[mine], minlength=len(values)).tolist() for mine in self.by_client()]
+        return [f"{value:g}" for value in values.tolist()], counts
+
     def by_client(self) -> Iterator[slice]:
         """Each client's rows."""
         begin = 0
