@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from gossamer._version import __version__
-from gossamer.cli import components, data, experiments, network, tuning
+from gossamer.cli import components, data, experiments, network, reports, tuning
 from gossamer.cli import launch as processes
 from gossamer.cli import reproduce as claims
 from gossamer.cli.output import complain, mend_streams, stop_request
@@ -63,7 +63,9 @@ def _parser() -> _Parser:
         "  gossamer tune my.toml                             find its step sizes by short runs\n"
         "  gossamer methods                                  what can be run, and what is known of it\n"
         "  gossamer methods beer                             one method's equations, costs and rate\n"
-        "  gossamer reproduce exactness                      who finds the exact minimiser, and who does not\n"
+        "  gossamer reproduce all                            the paper's figures, and a verdict on every claim\n"
+        "  gossamer report runs/                             one HTML page of all records in a folder\n"
+        "  gossamer compare runs/mine runs/theirs            rounds, bits and seconds to a target\n"
         "  gossamer compressors                              what messages can be made of\n"
         "  gossamer compress x.npy --compressor gsgd:5       error and bits on a vector of your own\n"
         "  gossamer topology ring --clients 40               how well a graph mixes\n"
@@ -150,6 +152,7 @@ def _parser() -> _Parser:
     _add_data(add)
     _add_tune(add)
     _add_reproduce(add)
+    _add_reports(add)
 
     methods = add(
         "methods",
@@ -210,13 +213,64 @@ def _add_reproduce(add: Any) -> None:
     reproduce = add(
         "reproduce",
         claims.reproduce,
-        "  gossamer reproduce exactness\n  gossamer reproduce exactness --json | jq '.[] | select(.holds | not)'",
+        "  gossamer reproduce fig1 --data-dir data/\n"
+        "  gossamer reproduce fig1 --as-published\n"
+        "  gossamer reproduce fig5 --device cuda\n"
+        "  gossamer reproduce all --quick                    a rehearsal, on embedded data\n"
+        "  gossamer reproduce all --json | jq '.claims[] | select(.verdict != \"holds\") | .says'\n"
+        "  gossamer reproduce exactness -o exactness.csv",
     )
-    reproduce.add_argument("what", metavar="WHAT", choices=["exactness"], help="exactness")
-    reproduce.add_argument("--rounds", type=int, default=6000, metavar="R", help="of each run (default: 6000)")
-    reproduce.add_argument("-o", "--output", metavar="FILE", help="also write the table as CSV")
-    reproduce.add_argument("--json", action="store_true", help="print it as JSON")
+    reproduce.add_argument("what", metavar="WHAT", choices=claims.WHAT, help=", ".join(claims.WHAT))
+    reproduce.add_argument(
+        "-o", "--output", metavar="DIR", help="where it goes (default: reproduced); for exactness, a CSV file"
+    )
+    reproduce.add_argument("--seeds", type=int, metavar="N", help="runs of each method (default: 3)")
+    reproduce.add_argument(
+        "--as-published", action="store_true", help="as the published experiments were run, where they leave the text"
+    )
+    reproduce.add_argument(
+        "--rounds", type=int, metavar="R", help="at most so many a run: a beginning, without verdicts"
+    )
+    reproduce.add_argument(
+        "--quick", action="store_true", help="a rehearsal of everything on embedded data, without verdicts"
+    )
+    reproduce.add_argument(
+        "--data-dir", metavar="DIR", help="where data files lie (default: $GOSSAMER_DATA, the cache)"
+    )
+    reproduce.add_argument("--device", help="cpu, cuda, cuda:1, ... (default: cpu)")
+    reproduce.add_argument("--json", action="store_true", help="print the verdicts as JSON")
     reproduce.add_argument("-q", "--quiet", action="store_true", help="no progress")
+
+
+def _add_reports(add: Any) -> None:
+    """`gossamer report` and `gossamer compare`."""
+    report = add(
+        "report",
+        reports.report,
+        "  gossamer report runs/figure1\n"
+        "  gossamer report runs/ -o talk.html\n"
+        "  gossamer report runs/figure1/BEER-seed0.jsonl --json | jq -r .page",
+    )
+    report.add_argument("source", metavar="DIR", help="a folder with records, at any depth; or one record")
+    report.add_argument("-o", "--output", metavar="FILE", help="the page (default: report.html in that folder)")
+    report.add_argument("--force", action="store_true", help="replace a file that is not a report of Gossamer")
+    report.add_argument("--json", action="store_true", help="print where the page is and what is on it as JSON")
+
+    compare = add(
+        "compare",
+        reports.compare,
+        "  gossamer compare runs/figure1\n"
+        "  gossamer compare runs/ring runs/grid --target 0.01\n"
+        "  gossamer compare BEER-seed0.jsonl DSGD-seed0.jsonl --metric accuracy --json | jq '.methods[].bits.mean'",
+    )
+    compare.add_argument("runs", metavar="RUN", nargs="+", help="a record, or a folder with records")
+    compare.add_argument(
+        "--target", type=float, metavar="X", help="what to reach (default: the best that every method reaches)"
+    )
+    compare.add_argument(
+        "--metric", default="grad_norm", metavar="M", help="such as loss, accuracy (default: grad_norm)"
+    )
+    compare.add_argument("--json", action="store_true", help="print the comparison as one JSON object")
 
 
 def _add_tune(add: Any) -> None:

@@ -1,107 +1,186 @@
-"""Claims that anyone can check: `gossamer reproduce`."""
+"""The paper's figures, rates and claims again: `gossamer reproduce`."""
 
 import argparse
-import csv
+import contextlib
 import json
+import shlex
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.markup import escape
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
-from gossamer.cli.output import complain, console, note, results
-from gossamer.errors import InputError, check_integer
-from gossamer.paper import exactness
-from gossamer.paper.exactness import Outcome
+from gossamer.cli.data import downloads
+from gossamer.cli.exactness import exactness_table
+from gossamer.cli.output import console, note, results, resume_news, stop_signals, waiting
+from gossamer.errors import InputError, StoppedError, check_integer
+from gossamer.paper import figures
+from gossamer.paper.claims import counted
+from gossamer.paper.figures import FIGURES, Job
+from gossamer.paper.rates import Study
+from gossamer.paper.reproduction import Plan, Reproduced, conclude, run_study
+from gossamer.report import write_page
+
+WHAT = [*FIGURES, "rates", "all", "exactness"]
+_SYMBOLS = {"holds": "[green]+[/]", "does not hold": "[red]-[/]", "cannot be told": "[yellow]?[/]"}
 
 
 def reproduce(options: argparse.Namespace) -> int:
-    """Run what the documentation claims, and judge it.
+    """Run the paper's experiments again, draw its figures, and judge its claims one by one.
 
-    exactness: which methods find the exact minimiser of a sum of different objectives (to 1e-8 or better), at which
-    floor the others stop, and that each floor falls with the step size as theory says. Takes under a minute. Exit code
-    1 says that something does not hold.
+    fig1 to fig5 are the paper's figures, rates the rates of its tables and theorems, all is everything. What the folder
+    holds already is not run again, and what was stopped goes on. A claim that does not hold is a result like any other:
+    the exit code is 0. exactness is Gossamer's own: which methods find the exact minimiser, and where the others stop.
     """
-    rounds = check_integer("rounds", options.rounds, 1000)
-    if options.output is not None and not Path(options.output).parent.is_dir():
-        raise InputError(f"The folder of '{options.output}' does not exist; make it first.")
-    outcomes = _run(rounds, options.quiet)
-    rows = [_row(outcome) for outcome in outcomes]
-    if options.output is not None:
-        with open(options.output, "w", encoding="utf-8", newline="") as file:
-            writer = csv.DictWriter(file, rows[0])
-            writer.writeheader()
-            writer.writerows(rows)
+    if options.what == "exactness":
+        return exactness_table(options)
+    plan = _plan(options)
+    _warn(plan)
+    with resume_news(options.quiet), stop_signals() as should_stop:
+        try:
+            _run(plan, options.quiet, should_stop)
+        except StoppedError as error:
+            raise StoppedError(f"{error} The same command goes on from there.") from None
+    with waiting("Drawing and judging", options.quiet):
+        done = conclude(plan, _command(options))
+        page = plan.folder / "report.html"
+        left_out = write_page(plan.folder, page)
+    for sentence in left_out:
+        note(f"gossamer: {sentence}")
     with results():
         if options.json:
-            print(json.dumps(rows, indent=2))
+            rows = [one.row() for one in done.judged]
+            said = {"folder": str(plan.folder), "page": str(page), "figures": [str(one) for one in done.pictures]}
+            print(json.dumps(said | {"claims": rows}, indent=2, allow_nan=False))
         else:
-            _show(outcomes)
-    failed = [outcome.entry.label for outcome in outcomes if not outcome.holds]
-    return complain(f"What theory says does not hold for {'; '.join(failed)}.", 1) if failed else 0
+            _show(done, plan, page)
+    return 0
 
 
-def _run(rounds: int, quiet: bool) -> list[Outcome]:
-    entries = exactness.entries()
-    if quiet or not sys.stderr.isatty():
-        if not quiet:
-            note(f"exactness: {len(entries)} runs, up to {rounds:,} rounds each")
-        return [exactness.run(entry, rounds) for entry in entries]
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
-        task = bars.add_task("", total=rounds * len(entries))
-        outcomes = []
-        for number, entry in enumerate(entries):
-            bars.update(task, description=entry.label, completed=number * rounds)
-            outcomes.append(
-                exactness.run(entry, rounds, lambda t, n=number: bars.update(task, completed=n * rounds + t))  # type: ignore[misc]
-            )
-        return outcomes
-
-
-def _row(outcome: Outcome) -> dict[str, Any]:
-    largest, *rest = outcome.errors.values()
-    return {
-        "method": outcome.entry.label,
-        "expected": "exact" if outcome.entry.power is None else f"a floor that falls as lr^{outcome.entry.power:g}",
-        "lr": outcome.entry.method.lr_at(0),
-        "rounds": outcome.rounds,
-        "error": float(f"{largest:.4g}"),
-        "error_at_half_the_lr": float(f"{rest[0]:.4g}") if rest else None,
-        "error_at_a_quarter": float(f"{rest[1]:.4g}") if rest else None,
-        "power": None if outcome.power is None else round(outcome.power, 3),
-        "holds": outcome.holds,
-    }
-
-
-def _show(outcomes: list[Outcome]) -> None:
-    out = console()
-    table = Table(header_style="bold", title="Exact methods: distance to the minimiser", title_justify="left")
-    for heading in ("method", "rounds", "error", ""):
-        table.add_column(heading, justify="right" if heading in ("rounds", "error") else "left")
-    for outcome in outcomes:
-        if outcome.entry.power is None:
-            table.add_row(
-                outcome.entry.label, f"{outcome.rounds:,}", f"{max(outcome.errors.values()):.1e}", _verdict(outcome)
-            )
-    out.print(table)
-    table = Table(header_style="bold", title="The others: where they stop", title_justify="left")
-    for heading in ("method", "at lr", "at lr/2", "at lr/4", "falls as", "theory", "since", ""):
-        table.add_column(heading, justify="left" if heading in ("method", "since", "") else "right")
-    for outcome in outcomes:
-        if outcome.entry.power is not None:
-            errors = (f"{error:.3f}" for error in outcome.errors.values())
-            powers = (f"lr^{outcome.power:.2f}", f"lr^{outcome.entry.power:g}")
-            table.add_row(outcome.entry.label, *errors, *powers, outcome.entry.why, _verdict(outcome))
-    out.print(table)
-    out.print(
-        "Least squares, 8 clients that differ on a ring, 10 coordinates, 6 rows each, float64; root mean square "
-        "distances of the clients' models. Full gradients, where it does not say single rows.",
-        soft_wrap=True,
+def _plan(options: argparse.Namespace) -> Plan:
+    many = check_integer("seeds", options.seeds if options.seeds is not None else 1 if options.quick else 3, 1, 1000)
+    if options.rounds is not None:
+        check_integer("rounds", options.rounds, 2)
+    if options.quick and options.rounds is not None:
+        raise InputError("--quick sets the rounds itself; leave --rounds out.")
+    what = [*FIGURES, "rates"] if options.what == "all" else [options.what]
+    return Plan(
+        what,
+        Path(options.output or "reproduced"),
+        range(many),
+        published=options.as_published,
+        quick=options.quick,
+        rounds=options.rounds,
+        data_dir=options.data_dir,
+        device=options.device,
     )
 
 
-def _verdict(outcome: Outcome) -> str:
-    return "holds" if outcome.holds else "does not hold"
+def _warn(plan: Plan) -> None:
+    """Figure 5 in full is for a GPU."""
+    jobs = plan.jobs().get("fig5", [])
+    on_cpu = plan.device is None or plan.device.startswith("cpu")
+    if on_cpu and any(job.spec.rounds > 1000 and not figures.is_done(job, plan.folder) for job in jobs):
+        note(
+            "gossamer: figure 5 in full takes hours on a CPU and minutes on a GPU; try --device cuda, or --rounds 500 "
+            "for its beginning."
+        )
+
+
+def _run(plan: Plan, quiet: bool, should_stop: Callable[[], bool]) -> None:
+    jobs, studies = [job for several in plan.jobs().values() for job in several], plan.studies()
+    with _bars(quiet) as bar, downloads(quiet):
+        steps: list[tuple[Job | Study, Callable[[float], None], Callable[[], None]]] = []
+        things: list[Job | Study] = [*jobs, *studies]
+        for thing in things:
+            total = sum(thing.labels.values()) if isinstance(thing, Job) else 1.0
+            steps.append((thing, *bar(thing.name, total)))
+        for thing, show, begin in steps:
+            if isinstance(thing, Job):
+                before = dict(zip(thing.labels, _sums(thing), strict=True))
+
+                def progress(label: str, t: int, show: Any = show, before: Any = before) -> None:
+                    show(before[label] + t)
+
+                figures.run(
+                    thing,
+                    plan.folder,
+                    data_dir=plan.data_dir,
+                    device=plan.device,
+                    progress=progress,
+                    on_start=begin,
+                    should_stop=should_stop,
+                )
+                show(sum(thing.labels.values()))
+            else:
+                begin()
+                run_study(thing, plan, show, should_stop)
+                show(1.0)
+
+
+def _sums(job: Job) -> list[int]:
+    """Rounds before each method of a job."""
+    before, total = [], 0
+    for rounds in job.labels.values():
+        before.append(total)
+        total += rounds
+    return before
+
+
+@contextlib.contextmanager
+def _bars(quiet: bool) -> Iterator[Callable[[str, float], tuple[Callable[[float], None], Callable[[], None]]]]:
+    """A bar for each experiment on a terminal, a line for each in a pipe; each gives `show` and `begin`."""
+    if quiet:
+        yield lambda name, total: (lambda done: None, lambda: None)
+    elif not sys.stderr.isatty():
+        yield lambda name, total: (lambda done: None, lambda: note(name))
+    else:
+        columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn())
+        with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
+
+            def add(name: str, total: float) -> tuple[Callable[[float], None], Callable[[], None]]:
+                task = bars.add_task(escape(name), total=total, start=False)
+                return (lambda done: bars.update(task, completed=done), lambda: bars.start_task(task))
+
+            yield add
+
+
+def _command(options: argparse.Namespace) -> str:
+    words = ["gossamer", "reproduce", options.what]
+    for name in ("seeds", "rounds", "device"):
+        value = getattr(options, name)
+        words += [f"--{name}", str(value)] if value is not None else []
+    words += [f"--{name.replace('_', '-')}" for name in ("as_published", "quick") if getattr(options, name)]
+    return shlex.join(words)
+
+
+def _show(done: Reproduced, plan: Plan, page: Path) -> None:
+    out = console()
+    table = Table(header_style="bold", title="What the paper says, and what was measured", title_justify="left")
+    for heading in ("", "claim", "measured", "rule", "verdict"):
+        table.add_column(heading, justify="right" if heading == "measured" else "left")
+    where = None
+    for one in done.judged:
+        if one.claim.where != where:
+            where = one.claim.where
+            table.add_row("", f"[bold]{escape(where)}[/]", "", "", "", end_section=False)
+        rule = one.rule or one.claim.rule
+        table.add_row(_SYMBOLS[one.verdict], escape(one.claim.says), _range(one.values), rule, one.verdict)
+    out.print(table)
+    counts = counted([one.verdict for one in done.judged])
+    held, failed, unclear = counts.values()
+    said = f"{held} hold, {failed} do not hold, {unclear} cannot be told"
+    short = " Runs were shortened: nothing is concluded from them." if plan.quick or plan.rounds is not None else ""
+    out.print(f"{len(done.judged)} claims: {said}.{short}", highlight=False, soft_wrap=True)
+    lines = [f"Page:    {page}", f"Figures: {plan.folder / 'figures'}", f"Table:   {plan.folder / 'claims.csv'}"]
+    out.print("\n".join(map(escape, lines)), highlight=False, soft_wrap=True)
+
+
+def _range(values: list[float]) -> str:
+    """The range over the seeds."""
+    low, high = (f"{bound:.3g}" for bound in (min(values), max(values)))
+    return low if low == high else f"{low} to {high}"

@@ -288,7 +288,9 @@ class _Common:
         """The training rows; multiplied by `sign`, if given."""
         features = matrix(self.dataset, self.dataset.features, self.scale, self.intercept, self.dtype)
         features = features if sign is None else features * sign[:, None]
-        return Rows.share(features, labels, self.shares, self.dtype, self.device)
+        made = Rows.share(features, labels, self.shares, self.dtype, self.device)
+        made.named = torch.from_numpy(np.asarray(self.dataset.labels, np.float64)[np.concatenate(self.shares)])
+        return made
 
     def test(self, as_labels: Any) -> Rows | None:
         """The test rows, if there are any."""

@@ -1,4 +1,4 @@
-"""Gradients of a module on a GPU, recorded once as a CUDA graph and replayed: hundreds of small kernels for one call."""
+"""Gradients of a module on a GPU, recorded once as a CUDA graph and replayed: one call for hundreds of kernels."""
 
 from collections.abc import Callable
 

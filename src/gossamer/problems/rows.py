@@ -27,6 +27,7 @@ class Rows:
         scale: float = 1.0,
     ) -> None:
         self.features, self.labels = features, labels  # (rows, ...), (rows, ...)
+        self.named: Tensor | None = None  # the data set's own labels, where an objective has made others of them
         self.dtype, self._shift, self._scale = dtype or features.dtype, shift, scale
         self._taken, self._scaled = features[:0], features[:0].to(self.dtype)
         self.counts = list(counts)
@@ -108,9 +109,10 @@ class Rows:
 
     def label_counts(self, most: int) -> tuple[list[str], list[list[int]]] | None:
         """The labels, and how many rows of each every client has; None where there are more than `most`."""
-        if self.labels.ndim != 1:
+        labels = self.labels if self.named is None else self.named
+        if labels.ndim != 1:
             return None
-        values, which = torch.unique(self.labels, return_inverse=True)
+        values, which = torch.unique(labels, return_inverse=True)
         if len(values) > most:
             return None
         counts = [torch.bincount(which[mine], minlength=len(values)).tolist() for mine in self.by_client()]

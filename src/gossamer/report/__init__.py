@@ -1,8 +1,9 @@
 """Records to tables and figures, graphs to pictures."""
 
-from gossamer.report.figure import convergence_figure
+from gossamer.report.figure import convergence_figure, panels_figure
 from gossamer.report.links import links_table, write_links
 from gossamer.report.network import network_figure
+from gossamer.report.page import write_page
 from gossamer.report.shares import shares_figure
 from gossamer.report.summary import summarize
 from gossamer.report.table import result_table
@@ -11,8 +12,10 @@ __all__ = [
     "convergence_figure",
     "links_table",
     "network_figure",
+    "panels_figure",
     "result_table",
     "shares_figure",
     "summarize",
     "write_links",
+    "write_page",
 ]

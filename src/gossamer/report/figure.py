@@ -25,6 +25,67 @@ LOOK: dict[Any, Any] = {
 }
 
 
+PRINT: dict[Any, Any] = LOOK | {
+    "font.size": 9,
+    "axes.titlesize": 9,
+    "legend.fontsize": 8.5,
+    "pdf.fonttype": 42,  # letters stay letters, as journals ask
+    "figure.dpi": 300,
+}
+_X = {"round": "rounds", "bits": "bits sent on one link", "bits_paper": "bits as the paper counts them"}
+_Y = {"grad_norm": r"gradient norm  $\|\nabla f(\bar{x})\|$", "accuracy": "test accuracy"}
+
+
+def panels_figure(records: Sequence[Record], path: Path, title: str = "") -> None:
+    """Draw gradient norm and test accuracy against rounds, bits sent, and bits as the paper counts them; for print."""
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    columns = [y for y in _Y if any(row.get(y) is not None for record in records for row in record.rows)]
+    with matplotlib.rc_context(PRINT), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a sign that the font lacks, an axis with nothing on it: still a figure
+        figure = Figure(figsize=(7.2, 7.2), layout="constrained")
+        panels: Any = figure.subplots(len(_X), max(1, len(columns)), squeeze=False, sharey="col", sharex="row")
+        for number, (label, lines) in enumerate(_by_label(records)):
+            style = _style(number, width=1.5)
+            for row, x in enumerate(_X):
+                for column, y in enumerate(columns):
+                    _draw(panels[row][column], lines, x, plain(label), style, y)
+        for row, x in enumerate(_X):
+            for column, y in enumerate(columns):
+                scale = {"yscale": "log"} if y == "grad_norm" else {}
+                panels[row][column].set(xlabel=_X[x], ylabel=_Y[y], **scale)
+                if x == "round":
+                    panels[row][column].set_xlim(left=0)
+                else:
+                    panels[row][column].set_xscale("log")
+        handles, labels = panels[0][0].get_legend_handles_labels()
+        if handles:
+            figure.legend(handles, labels, loc="outside lower center", ncols=5, frameon=False, handlelength=3)
+        if title:
+            figure.suptitle(plain(title), fontsize=10)
+        save(figure, path)
+
+
+def _by_label(records: Sequence[Record]) -> list[tuple[str, list[Record]]]:
+    """The runs of each method that can be drawn: those that did not diverge, or one that did."""
+    found = []
+    for label in dict.fromkeys(record.label for record in records):
+        lines = [record for record in records if record.label == label and len(record.rows) > 1]
+        lines = [record for record in lines if record.diverged is None] or lines[:1]
+        if lines:
+            found.append((label, lines))
+    return found
+
+
+def _style(number: int, width: float) -> dict[str, Any]:
+    return {
+        "color": _COLOURS[number % len(_COLOURS)],
+        "linestyle": _STYLES[number % len(_STYLES)],
+        "linewidth": width,
+    }
+
+
 def convergence_figure(records: Sequence[Record], path: Path, title: str = "") -> None:
     """Draw every method's gradient norm, mean and range over its seeds, and save it under `path` (PNG, PDF, SVG)."""
     import matplotlib
@@ -34,16 +95,8 @@ def convergence_figure(records: Sequence[Record], path: Path, title: str = "") -
         warnings.simplefilter("ignore")  # a sign that the font lacks, an axis with nothing on it: still a figure
         figure = Figure(figsize=(11, 4.2), layout="constrained")
         by_round, by_bits = figure.subplots(1, 2, sharey=True)
-        for number, label in enumerate(dict.fromkeys(record.label for record in records)):
-            lines = [record for record in records if record.label == label and len(record.rows) > 1]
-            lines = [record for record in lines if record.diverged is None] or lines[:1]
-            if not lines:
-                continue
-            style: dict[str, Any] = {
-                "color": _COLOURS[number % len(_COLOURS)],
-                "linestyle": _STYLES[number % len(_STYLES)],
-                "linewidth": 2,
-            }
+        for number, (label, lines) in enumerate(_by_label(records)):
+            style = _style(number, width=2)
             _draw(by_round, lines, "round", plain(label), style)
             _draw(by_bits, lines, "bits", plain(label), style)
         by_round.set(xlabel="rounds", ylabel=r"gradient norm  $\|\nabla f(\bar{x})\|$", yscale="log")
@@ -64,13 +117,13 @@ def plain(text: str) -> str:
     return text.replace("$", r"\$") if not text.startswith("_") else " " + text.replace("$", r"\$")
 
 
-def _draw(axes: Any, records: Sequence[Record], x: str, label: str, style: dict[str, Any]) -> None:
+def _draw(
+    axes: Any, records: Sequence[Record], x: str, label: str, style: dict[str, Any], column: str = "grad_norm"
+) -> None:
     rows = min(len(record.rows) for record in records)
-    first = 1 if x == "bits" else 0  # nothing was sent before the first round, and log axes have no zero
+    first = 0 if x == "round" else 1  # nothing was sent before the first round, and log axes have no zero
     table = [record.rows[first:rows] for record in records]
-    y = np.array(
-        [[row["grad_norm"] if row["grad_norm"] is not None else np.nan for row in one] for one in table], float
-    )
+    y = np.array([[row.get(column) if row.get(column) is not None else np.nan for row in one] for one in table], float)
     place = np.mean([[row[x] for row in one] for one in table], axis=0)
     axes.plot(place, y.mean(axis=0), label=label, **style)
     if len(records) > 1:

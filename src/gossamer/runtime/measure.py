@@ -2,7 +2,11 @@
 
 import json
 import platform
+import shlex
+import sys
 from dataclasses import fields
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,6 +18,7 @@ from gossamer.compression.base import Compressor
 from gossamer.problems.base import Problem
 from gossamer.topology import MixingMatrix
 
+_MOST_CLIENTS, _MOST_EDGES, _MOST_LABELS = 500, 2000, 60  # that a record keeps for a picture
 _CLIENTS_TOGETHER = 1024  # models of clients measured at once, where each is a row of a closed form
 
 
@@ -49,7 +54,23 @@ def header(
         "device": str(problem.device),
         "torch": torch.__version__,
         "python": platform.python_version(),
+        "started": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+        **_pictures(problem, mixing),
     }
+
+
+def _pictures(problem: Problem, mixing: MixingMatrix) -> dict[str, Any]:
+    """What a report draws of a run: who talks to whom, and who holds what; left out where it would not fit a page."""
+    said: dict[str, Any] = {}
+    if mixing.clients <= _MOST_CLIENTS and mixing.graph.number_of_edges() <= _MOST_EDGES:
+        w = mixing.sparse
+        edges = [[int(i), int(j), float(f"{w[i, j]:.6g}")] for i, j in mixing.graph.edges]
+        said["network"] = {"edges": edges, "self": [float(f"{kept:.6g}") for kept in w.diagonal()]}
+    counts = problem.rows.label_counts(_MOST_LABELS) if problem.rows and mixing.clients <= _MOST_CLIENTS else None
+    if counts is not None:
+        said["shares"] = {"labels": counts[0], "counts": counts[1]}
+    return said
 
 
 def settings(

@@ -91,7 +91,8 @@ def simulate(
         seed: One seed, or several that run side by side in the same tensors.
         eval_every: Rounds between evaluations, beside the first and the last; by default about a hundred in all.
         x0: Where the clients start: None for the problem's own point, one point (d,), one a client (clients, d), or
-            `"uniform"` / `"normal"` for one random point a client, with an optional scale as in `"normal:0.1"`.
+            `"uniform"` / `"normal"` for one random point a client, `"same_uniform"` / `"same_normal"` for one random
+            point for all, with an optional scale as in `"normal:0.1"`.
         codec: How the bits of a packet are counted: `"fixed"` width, which costs nothing; `"entropy"`, for which every
             message is really encoded; or `"auto"`, the shorter of the two. The models do not depend on it.
         record_dir: A folder in which each run's record is written as it grows, its checkpoints while it goes on, and
@@ -367,13 +368,17 @@ def starting_models(x0: X0, problem: Problem, streams: Streams) -> Tensor:
     n, d, seeds = problem.clients, problem.d, len(streams.seeds)
     if isinstance(x0, str):
         kind, _, scale = x0.partition(":")
-        draw = streams.at(0, "x0")
+        is_same = kind.startswith("same_")  # for all clients: that of client 0
+        draw = (Streams(streams.seeds, [0], problem.device) if is_same else streams).at(0, "x0")
         try:
-            points = {"uniform": draw.uniform, "normal": draw.normal}[kind](d) * float(scale or 1)
+            points = {"uniform": draw.uniform, "normal": draw.normal}[kind.removeprefix("same_")](d)
+            points = points * float(scale or 1)
         except (KeyError, ValueError):
             raise InputError(
-                f"`x0` must be 'uniform' or 'normal', with a scale as in 'normal:0.1'; got {x0!r}."
+                "`x0` must be 'uniform' or 'normal' for a point a client, 'same_uniform' or 'same_normal' for one "
+                f"point, with a scale as in 'normal:0.1'; got {x0!r}."
             ) from None
+        points = points.repeat_interleave(n, dim=0) if is_same else points
         return _finite(points.to(problem.dtype), f"`x0` = {x0!r}")
     try:
         points = problem.x0() if x0 is None else torch.as_tensor(x0)

@@ -1,0 +1,105 @@
+"""Who finds the exact minimiser: `gossamer reproduce exactness`."""
+
+import argparse
+import csv
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from gossamer.cli.output import complain, console, note, results
+from gossamer.errors import InputError, check_integer
+from gossamer.paper import exactness
+from gossamer.paper.exactness import Outcome
+
+
+def exactness_table(options: argparse.Namespace) -> int:
+    """Which methods find the exact minimiser, at which floor the others stop, and how the floors fall.
+
+    Exit code 1 says that something does not hold.
+    """
+    rounds = check_integer("rounds", 6000 if options.rounds is None else options.rounds, 1000)
+    if options.output is not None and not Path(options.output).parent.is_dir():
+        raise InputError(f"The folder of '{options.output}' does not exist; make it first.")
+    outcomes = _run(rounds, options.quiet)
+    rows = [_row(outcome) for outcome in outcomes]
+    if options.output is not None:
+        with open(options.output, "w", encoding="utf-8", newline="") as file:
+            writer = csv.DictWriter(file, rows[0])
+            writer.writeheader()
+            writer.writerows(rows)
+    with results():
+        if options.json:
+            print(json.dumps(rows, indent=2))
+        else:
+            _show(outcomes)
+    failed = [outcome.entry.label for outcome in outcomes if not outcome.holds]
+    return complain(f"What theory says does not hold for {'; '.join(failed)}.", 1) if failed else 0
+
+
+def _run(rounds: int, quiet: bool) -> list[Outcome]:
+    entries = exactness.entries()
+    if quiet or not sys.stderr.isatty():
+        if not quiet:
+            note(f"exactness: {len(entries)} runs, up to {rounds:,} rounds each")
+        return [exactness.run(entry, rounds) for entry in entries]
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
+        task = bars.add_task("", total=rounds * len(entries))
+        outcomes = []
+        for number, entry in enumerate(entries):
+            bars.update(task, description=entry.label, completed=number * rounds)
+            outcomes.append(
+                exactness.run(entry, rounds, lambda t, n=number: bars.update(task, completed=n * rounds + t))  # type: ignore[misc]
+            )
+        return outcomes
+
+
+def _row(outcome: Outcome) -> dict[str, Any]:
+    largest, *rest = outcome.errors.values()
+    return {
+        "method": outcome.entry.label,
+        "expected": "exact" if outcome.entry.power is None else f"a floor that falls as lr^{outcome.entry.power:g}",
+        "lr": outcome.entry.method.lr_at(0),
+        "rounds": outcome.rounds,
+        "error": float(f"{largest:.4g}"),
+        "error_at_half_the_lr": float(f"{rest[0]:.4g}") if rest else None,
+        "error_at_a_quarter": float(f"{rest[1]:.4g}") if rest else None,
+        "power": None if outcome.power is None else round(outcome.power, 3),
+        "holds": outcome.holds,
+    }
+
+
+def _show(outcomes: list[Outcome]) -> None:
+    out = console()
+    table = Table(header_style="bold", title="Exact methods: distance to the minimiser", title_justify="left")
+    for heading in ("method", "rounds", "error", ""):
+        table.add_column(heading, justify="right" if heading in ("rounds", "error") else "left")
+    for outcome in outcomes:
+        if outcome.entry.power is None:
+            table.add_row(
+                outcome.entry.label, f"{outcome.rounds:,}", f"{max(outcome.errors.values()):.1e}", _verdict(outcome)
+            )
+    out.print(table)
+    table = Table(header_style="bold", title="The others: where they stop", title_justify="left")
+    for heading in ("method", "at lr", "at lr/2", "at lr/4", "falls as", "theory", "since", ""):
+        table.add_column(heading, justify="left" if heading in ("method", "since", "") else "right")
+    for outcome in outcomes:
+        if outcome.entry.power is not None:
+            errors = (f"{error:.3f}" for error in outcome.errors.values())
+            powers = (f"lr^{outcome.power:.2f}", f"lr^{outcome.entry.power:g}")
+            table.add_row(outcome.entry.label, *errors, *powers, outcome.entry.why, _verdict(outcome))
+    out.print(table)
+    out.print(
+        "Least squares, 8 clients that differ on a ring, 10 coordinates, 6 rows each, float64; root mean square "
+        "distances of the clients' models. Full gradients, where it does not say single rows.",
+        soft_wrap=True,
+    )
+
+
+def _verdict(outcome: Outcome) -> str:
+    return "holds" if outcome.holds else "does not hold"

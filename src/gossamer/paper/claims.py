@@ -1,0 +1,364 @@
+"""The paper's claims and their verdicts. claims.toml says what is claimed and where the line is; here it is measured.
+
+A claim holds if every seed says so, does not hold if every seed says not, and cannot be told where they disagree, where
+a run is missing, or where runs were shortened.
+"""
+
+import math
+import tomllib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from importlib.resources import files
+from statistics import fmean
+from typing import Any, Literal
+
+from gossamer.paper.rates_fit import Fit, Verdict
+from gossamer.paper.results import MissingRunsError, Numbers, Results, each, largest, less, ratio, smallest, times
+
+Measure = Callable[[Results], Numbers]
+
+_NEAR = 1.2  # a level that a method must reach is this far above a floor, so that the floor's noise does not decide
+_measures: dict[str, Measure] = {}
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A sentence of the paper, and how it is judged."""
+
+    id: str
+    where: str
+    says: str
+    """The paper's statement, in few words."""
+    quantity: str
+    """What is measured, for each seed."""
+    bound: Literal["at most", "at least"]
+    limit: float
+    why: str
+    """Why the line is drawn there."""
+    note: str = ""
+    """What is known of why it fails; shown where it does."""
+    published: bool = False
+    """Whether it is judged on the runs as published, too."""
+
+    @property
+    def rule(self) -> str:
+        """The line, in words."""
+        return f"{self.bound} {self.limit:.3g}"
+
+    def is_met(self, value: float) -> bool:
+        """Whether one seed agrees."""
+        return value <= self.limit if self.bound == "at most" else value >= self.limit
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A claim with what was measured."""
+
+    claim: Claim
+    verdict: Verdict
+    values: Numbers = field(default_factory=list)
+    note: str = ""
+    rule: str = ""
+    """In place of the claim's own."""
+
+    def row(self) -> dict[str, Any]:
+        """As plain data, for files and tables; a number that is not finite is None."""
+        claim = self.claim
+        finite = [value if math.isfinite(value) else None for value in self.values]
+        whole = [value for value in finite if value is not None]
+        return {
+            "id": claim.id,
+            "where": claim.where,
+            "says": claim.says,
+            "quantity": claim.quantity,
+            "rule": self.rule or claim.rule,
+            "why": claim.why,
+            "values": finite,
+            "value": fmean(whole) if whole and len(whole) == len(finite) else None,
+            "verdict": self.verdict,
+            "note": self.note,
+        }
+
+
+def claims() -> list[Claim]:
+    """Every claim of section 5."""
+    table = tomllib.loads(files("gossamer.paper").joinpath("claims.toml").read_text(encoding="utf-8"))
+    return [Claim(**entry) for entry in table["claims"]]
+
+
+def judge(claim: Claim, results: Results, *, too_short: bool = False) -> Judged:
+    """The verdict on a claim; of shortened runs, the numbers are given and nothing is concluded."""
+    try:
+        values = _measures[claim.id](results)
+    except MissingRunsError:
+        return Judged(claim, "cannot be told", note="The runs it needs are not there.")
+    agree = [claim.is_met(value) for value in values if not math.isnan(value)]
+    if not values or len(agree) < len(values):
+        return Judged(claim, "cannot be told", values, "The quantity is not defined on these runs.")
+    verdict: Verdict = "holds" if all(agree) else "does not hold" if not any(agree) else "cannot be told"
+    if too_short:
+        return Judged(claim, "cannot be told", values, f"These runs are shortened; so far: {verdict}.")
+    notes = ["The seeds disagree."] if verdict == "cannot be told" else []
+    if any(math.isinf(value) for value in values):
+        notes.append("Infinite: a run diverged, or never got there.")
+    notes += [claim.note] if claim.note and verdict != "holds" else []
+    return Judged(claim, verdict, values, " ".join(notes))
+
+
+def judge_published(claim: Claim, results: Results, *, too_short: bool = False) -> Judged:
+    """The verdict on the runs as published."""
+    mark = "-published"
+    renamed = {name.removesuffix(mark): kept for name, kept in results.records.items() if name.endswith(mark)}
+    other = replace(claim, id=claim.id, where=f"{claim.where}, as published", note="")
+    judged = judge(other, replace(results, records=renamed), too_short=too_short)
+    return replace(judged, claim=replace(other, id=f"{claim.id}{mark}"))
+
+
+def judge_fit(fit: Fit, *, too_short: bool = False) -> Judged:
+    """The verdict on a rate: of tables 1 and 3, and of the theorems."""
+    power = f"{'at most ' if fit.is_bound else ''}{fit.theory:.3g}"
+    claim = Claim(
+        f"rates-{fit.study}-{fit.method}".lower().replace(" ", "-"),
+        "Tables 1 and 3, theorems 4.1 to 4.4",
+        f"{fit.method}: the slope of {fit.what} is {power}",
+        f"fitted slope of {fit.y} against {fit.x}",
+        "at most",
+        fit.theory + fit.tolerance,
+        "the whole interval, to a tenth of theory's exponent for a finite range and a grid of steps",
+    )
+    rule = claim.rule if fit.is_bound else f"{fit.theory:.3g}, give or take {fit.tolerance:.2g}"
+    interval = f"95 in a hundred interval {fit.low:.3g} to {fit.high:.3g}."
+    if too_short:
+        return Judged(claim, "cannot be told", [fit.slope], f"Shortened; so far: {fit.agrees}. {interval}", rule)
+    return Judged(claim, fit.agrees, [fit.slope], f"{interval} {fit.note}".strip(), rule)
+
+
+def judge_all(results: Results, *, too_short: bool = False) -> list[Judged]:
+    """Every claim whose runs are there, as the text says and as published; then the rates."""
+    judged = [judge(claim, results, too_short=too_short) for claim in claims()]
+    judged += [judge_published(claim, results, too_short=too_short) for claim in claims() if claim.published]
+    judged = [one for one in judged if one.values]
+    return judged + [judge_fit(fit, too_short=too_short) for fit in results.fits]
+
+
+def counted(verdicts: Sequence[str]) -> dict[str, int]:
+    """How many claims got each verdict."""
+    return {name: sum(one == name for one in verdicts) for name in ("holds", "does not hold", "cannot be told")}
+
+
+# What is measured. Every function gives one number a seed, or one in all where nothing is random.
+
+
+def _measure(name: str) -> Callable[[Measure], Measure]:
+    def register(measure: Measure) -> Measure:
+        _measures[name] = measure
+        return measure
+
+    return register
+
+
+def _norm(r: Results, job: str, label: str) -> Numbers:
+    return r.final(job, label, "grad_norm")
+
+
+def _accuracy(r: Results, job: str, label: str) -> Numbers:
+    return r.final(job, label, "accuracy")
+
+
+def _norms(job: str, above: str, below: str) -> Measure:
+    """Final gradient norm of one method over another's."""
+    return lambda r: ratio(_norm(r, job, above), _norm(r, job, below))
+
+
+@_measure("data-a9a")
+def _positive_clients(r: Results) -> Numbers:
+    shares = r.about("figure1", "shares")
+    place = shares["labels"].index("1")
+    return [float(sum(2 * counts[place] > sum(counts) for counts in shares["counts"]))]
+
+
+@_measure("data-mnist")
+def _own_digit(r: Results) -> Numbers:
+    shares = r.about("figure2", "shares")
+    places = [shares["labels"].index(str(digit)) for digit in range(10)]
+    return [fmean(counts[place] / sum(counts) for place, counts in zip(places, shares["counts"], strict=True))]
+
+
+# Figure 1
+
+_FOUR = ("BEER", "CHOCO-SGD", "DSGD", "D2")
+_measures["fig1-choco"] = _norms("figure1", "CHOCO-SGD", "D2")
+_measures["fig1-beer"] = _norms("figure1", "BEER", "D2")
+
+
+@_measure("fig1-bits")
+def _bits_to_the_highest_floor(r: Results) -> Numbers:
+    level = times(_NEAR, largest(*(_norm(r, "figure1", label) for label in _FOUR)))
+    beer, choco, dsgd, d2 = (r.until("figure1", label, "grad_norm", level, "bits") for label in _FOUR)
+    return ratio(largest(beer, choco), smallest(dsgd, d2))
+
+
+@_measure("fig1-accuracy")
+def _lead_in_accuracy(r: Results) -> Numbers:
+    beer, *others = (_accuracy(r, "figure1", label) for label in _FOUR)
+    return less(beer, largest(*others))
+
+
+@_measure("fig1-learns")
+def _bits_to_accuracy(r: Results) -> Numbers:
+    labels = ("BEER", "DSGD", "D2")
+    level = smallest(*(_accuracy(r, "figure1", label) for label in labels))
+    beer, *others = (r.until("figure1", label, "accuracy", level, "bits") for label in labels)
+    return ratio(beer, smallest(*others))
+
+
+# Figure 2, and both together
+
+_measures["fig2-beer"] = _norms("figure2", "BEER", "D2")
+
+
+@_measure("fig2-bits")
+def _bits_to_d2(r: Results) -> Numbers:
+    level = times(1.5, _norm(r, "figure2", "D2"))
+    return ratio(*(r.until("figure2", label, "grad_norm", level, "bits") for label in ("BEER", "D2")))
+
+
+@_measure("fig2-floor")
+def _floors(r: Results) -> Numbers:
+    beer, *others = (_norm(r, "figure2", label) for label in ("BEER", "CHOCO-SGD", "DSGD"))
+    return ratio(smallest(*others), beer)
+
+
+@_measure("fig2-accuracy")
+def _difference_to_d2(r: Results) -> Numbers:
+    return each(abs, less(_accuracy(r, "figure2", "BEER"), _accuracy(r, "figure2", "D2")))
+
+
+@_measure("fig2-best")
+def _lead_of_two(r: Results) -> Numbers:
+    beer, choco, dsgd, d2 = (_accuracy(r, "figure2", label) for label in _FOUR)
+    return less(smallest(beer, d2), largest(choco, dsgd))
+
+
+@_measure("all-choco")
+def _after_chocos_bits(r: Results) -> Numbers:
+    found = []
+    for job in ("figure1", "figure2"):
+        ends = [float(record.rows[-1]["bits"]) for record in r.of(job, "CHOCO-SGD")]
+        found.append(ratio(r.at(job, "BEER", "grad_norm", "bits", ends), _norm(r, job, "CHOCO-SGD")))
+    return largest(*found)
+
+
+for _other in ("D2", "DSGD"):
+    _pair = (_norms("figure1", "BEER", _other), _norms("figure2", "BEER", _other))
+    _measures[f"all-{_other.lower()}"] = lambda r, pair=_pair: largest(*(one(r) for one in pair))  # type: ignore[misc]
+
+
+# Figure 3
+
+_GRAPHS = {
+    "ring": "figure3-ring",
+    "star": "figure3-star",
+    "grid": "figure3-grid",
+    "random, p = 0.2": "figure3-randomp02",
+    "random, p = 0.5": "figure3-randomp05",
+}
+_GAPS = {"ring": 0.022, "star": 0.049, "grid": 0.063}  # as the paper gives them
+
+
+def _rho(r: Results, graph: str) -> float:
+    return float(r.about(_GRAPHS[graph], "mixing")["rho"])
+
+
+def _off(*graphs: str) -> Measure:
+    """How far gaps are from the paper's."""
+    return lambda r: [max(abs(_rho(r, graph) / _GAPS[graph] - 1) for graph in graphs)]
+
+
+_measures["fig3-ring"] = _off("ring")
+_measures["fig3-gaps"] = _off("star", "grid")
+_measures["fig3-random"] = lambda r: [_rho(r, "random, p = 0.2") - _rho(r, "random, p = 0.5")]
+
+
+@_measure("fig3-similar")
+def _spread_of_graphs(r: Results) -> Numbers:
+    norms = [_norm(r, job, graph) for graph, job in _GRAPHS.items()]
+    return ratio(largest(*norms), smallest(*norms))
+
+
+@_measure("fig3-cube")
+def _against_the_cube(r: Results) -> Numbers:
+    level = times(_NEAR, largest(*(_norm(r, job, graph) for graph, job in _GRAPHS.items())))
+    slow, fast = (r.until(_GRAPHS[g], g, "grad_norm", level, "round") for g in ("ring", "random, p = 0.5"))
+    cube = (_rho(r, "random, p = 0.5") / _rho(r, "ring")) ** 3
+    return times(1 / cube, ratio(slow, fast))
+
+
+# Figure 4, at the paper's steps and at tuned ones
+
+
+def _to_the_end(job: str, x: str, *labels: str) -> Measure:
+    """`x` until the norm is near the final one without compression: the slowest of the labels over no compression."""
+
+    def measure(r: Results) -> Numbers:
+        level = times(_NEAR, _norm(r, job, "no compression"))
+        base, *others = (r.until(job, label, "grad_norm", level, x) for label in ("no compression", *labels))
+        return ratio(largest(*others), base)
+
+    return measure
+
+
+def _lead_of_gsgd(job: str) -> Measure:
+    def measure(r: Results) -> Numbers:
+        gsgd, *others = (_accuracy(r, job, label) for label in ("gsgd_5", "no compression", "top_10"))
+        return less(gsgd, largest(*others))
+
+    return measure
+
+
+for _tag, _job in {"fig4": "figure4", "fig4-tuned": "figure4-tuned"}.items():
+    _measures[f"{_tag}-bits"] = _to_the_end(_job, "bits", "gsgd_5", "top_10")
+    _measures[f"{_tag}-faster"] = _to_the_end(_job, "round", "gsgd_5")
+    _measures[f"{_tag}-slower"] = _to_the_end(_job, "round", "top_10")
+    _measures[f"{_tag}-accuracy"] = _lead_of_gsgd(_job)
+    _measures[f"{_tag}-similar"] = _norms(_job, "gsgd_5", "no compression")
+
+
+@_measure("fig4-same-bits")
+def _bits_a_round(r: Results) -> Numbers:
+    last = [[record.rows[-1] for record in r.of("figure4", label)] for label in ("gsgd_5", "top_10")]
+    sent = [[row["bits"] / row["round"] if row["round"] else math.nan for row in rows] for rows in last]
+    return ratio(largest(*sent), smallest(*sent))
+
+
+# Figure 5
+
+_measures["fig5-level"] = lambda r: _accuracy(r, "figure5", "BEER")
+_measures["fig5-accuracy"] = lambda r: less(_accuracy(r, "figure5", "BEER"), _accuracy(r, "figure5", "CHOCO-SGD"))
+_measures["fig5-norm"] = _norms("figure5", "BEER", "CHOCO-SGD")
+
+
+@_measure("fig5-early")
+def _early_gain(r: Results) -> Numbers:
+    found = []
+    for label in ("BEER", "CHOCO-SGD"):
+        curves = [[(row["round"], row["accuracy"]) for row in record.rows] for record in r.of("figure5", label)]
+        early = [[value for t, value in curve if t <= curve[-1][0] / 5][-1] for curve in curves]
+        begin, end = ([curve[place][1] for curve in curves] for place in (0, -1))
+        found.append(ratio(less(early, begin), less(end, begin)))
+    return smallest(*found)
+
+
+def _last_half(label: str) -> Measure:
+    """The last gradient norm over the one half-way, each a mean of three evaluations."""
+
+    def measure(r: Results) -> Numbers:
+        every = [[float(row["grad_norm"]) for row in record.rows] for record in r.of("figure5", label)]
+        halves = [fmean(norms[len(norms) // 2 - 1 : len(norms) // 2 + 2]) for norms in every]
+        return ratio([fmean(norms[-3:]) for norms in every], halves)
+
+    return measure
+
+
+_measures["fig5-improves"] = _last_half("BEER")
+_measures["fig5-floor"] = _last_half("CHOCO-SGD")

@@ -1,0 +1,167 @@
+"""The paper's figures as jobs: which specs each needs, and the pictures that are drawn of their records."""
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from gossamer.errors import DataError
+from gossamer.paper import shipped_spec
+from gossamer.paper.published import as_published
+from gossamer.runtime.experiment import prepare
+from gossamer.runtime.record import Record, read_record, record_name
+from gossamer.runtime.recorder import Progress
+from gossamer.spec import Spec, load_spec
+
+FIGURES = {
+    "fig1": "Figure 1: logistic regression, BEER against CHOCO-SGD, DSGD and D2",
+    "fig2": "Figure 2: a network with one hidden layer, the same four methods",
+    "fig3": "Figure 3: BEER on five graphs",
+    "fig4": "Figure 4: BEER with three compressors",
+    "fig5": "Figure 5: a convolutional network, BEER against CHOCO-SGD",
+}
+GRAPHS: dict[str, dict[str, Any]] = {
+    "ring": {"name": "ring"},
+    "star": {"name": "star"},
+    "grid": {"name": "grid", "rows": 8, "cols": 5},
+    "random, p = 0.2": {"name": "erdos_renyi", "p": 0.2, "seed": 0},
+    "random, p = 0.5": {"name": "erdos_renyi", "p": 0.5, "seed": 0},
+}
+_REHEARSAL = 40  # rounds
+
+
+@dataclass(frozen=True)
+class Job:
+    """One experiment: a spec under a name, such as `figure3-star`."""
+
+    name: str
+    spec: Spec
+
+    @property
+    def key(self) -> str:
+        """A fingerprint of all that decides the result but the seeds, which have records of their own."""
+        said = {name: value for name, value in asdict(self.spec).items() if name not in ("text", "seeds", "name")}
+        return hashlib.sha256(json.dumps(said, sort_keys=True, default=repr).encode()).hexdigest()[:10]
+
+    @property
+    def folder(self) -> str:
+        """Where its records lie, inside the folder of all: no two experiments ever share one."""
+        return f"{self.name}-{self.key}"
+
+    @property
+    def labels(self) -> dict[str, int]:
+        """The methods' labels, and their rounds."""
+        return {table["label"]: table.get("rounds", self.spec.rounds) for table in self.spec.methods}
+
+
+def jobs(figure: str, seeds: Sequence[int], *, published: bool = False) -> list[Job]:
+    """What a figure needs: by default as the paper's text says, else as its published experiments were run."""
+    number = figure.removeprefix("fig")
+    specs = {f"figure{number}": load_spec(shipped_spec(f"figure{number}"))}
+    if figure == "fig3":
+        specs = dict(_on_graphs(specs["figure3"]))
+    if published:
+        specs = {f"{name}-published": as_published(spec) for name, spec in specs.items()}
+    elif figure == "fig4":
+        specs["figure4"] = _with_the_published_operator(specs["figure4"])
+        specs["figure4-tuned"] = load_spec(shipped_spec("figure4_tuned"))
+    return [Job(name, replace(spec, seeds=list(seeds))) for name, spec in specs.items()]
+
+
+def _on_graphs(spec: Spec) -> Iterator[tuple[str, Spec]]:
+    """Figure 3's spec on each of its graphs."""
+    for label, graph in GRAPHS.items():
+        name = "figure3-" + "".join(c for c in label.replace("random, ", "random") if c.isalnum())
+        said = spec.name.replace("a ring of 40", f"{label}, 40 clients")
+        table = spec.methods[0] | {"label": label}
+        weights = {"weights": spec.graph["weights"]}
+        yield name, replace(spec, name=said, graph=graph | weights, methods=[table])
+
+
+def _with_the_published_operator(spec: Spec) -> Spec:
+    """Beside top_10, at the same steps, the operator that was published under its name."""
+    (published,) = (table for table in as_published(spec).methods if table["label"] == "top_10")
+    return replace(spec, methods=[*spec.methods, published | {"label": "top_10 as published"}])
+
+
+def shortened(job: Job, rounds: int) -> Job:
+    """The job with at most so many rounds."""
+    tables = [
+        table | ({"rounds": min(table["rounds"], rounds)} if "rounds" in table else {}) for table in job.spec.methods
+    ]
+    most = min(job.spec.rounds, rounds)
+    every = None if job.spec.eval_every is None else min(job.spec.eval_every, max(1, most // 15))
+    return Job(job.name, replace(job.spec, rounds=most, methods=tables, eval_every=every))
+
+
+def rehearsal(job: Job) -> Job:
+    """The job in seconds: few rounds, on data that comes with scikit-learn in place of a9a and MNIST."""
+    problem = dict(job.spec.problem)
+    problem["data"] = {"a9a": "breast_cancer", "mnist": "digits"}[problem["data"]]
+    spec = replace(job.spec, name=f"{job.spec.name} (rehearsal on {problem['data']})", problem=problem, batch_size=8)
+    return shortened(Job(job.name, spec), _REHEARSAL)
+
+
+def run(
+    job: Job,
+    folder: Path,
+    *,
+    data_dir: str | None = None,
+    device: str | None = None,
+    progress: Progress | None = None,
+    on_start: Callable[[], None] | None = None,
+    should_stop: Callable[[], bool] | None = None,
+) -> list[Record]:
+    """The records of a job: those that its folder holds already, and for the rest it is run, or goes on where it was.
+
+    `on_start` is called before data is read, if there is anything to run.
+    """
+    place = folder / job.folder
+    missing = {
+        label: left for label in job.labels if (left := [s for s in job.spec.seeds if not _is_over(place, label, s)])
+    }
+    if missing:
+        if on_start is not None:
+            on_start()
+        place.mkdir(parents=True, exist_ok=True)
+        (place / "spec.toml").write_text(_text(job.spec), encoding="utf-8")
+        experiment = prepare(job.spec, data_dir=data_dir, device=device)
+        for label, seeds in missing.items():
+            part = replace(
+                experiment,
+                spec=replace(job.spec, seeds=seeds),
+                methods={label: experiment.methods[label]},
+            )
+            part.run(place, progress, resume=True, should_stop=should_stop)
+    return [read_record(place / record_name(label, seed)) for label in job.labels for seed in job.spec.seeds]
+
+
+def is_done(job: Job, folder: Path) -> bool:
+    """Whether every run of the job is over."""
+    return all(_is_over(folder / job.folder, label, seed) for label in job.labels for seed in job.spec.seeds)
+
+
+def _is_over(place: Path, label: str, seed: int) -> bool:
+    """Whether a run came to its end: a file that is not there, cut off or damaged is none that did."""
+    try:
+        return read_record(place / record_name(label, seed)).end is not None
+    except DataError:
+        return False
+
+
+def _text(spec: Spec) -> str:
+    """A spec as TOML, for who wants to see or repeat it; with values that TOML has no word for as comments."""
+
+    def line(name: str, value: Any) -> str:
+        plain = isinstance(value, str | int | float | list)
+        return f"{name} = {json.dumps(value)}" if plain else f"# {name} = {value}"
+
+    top = {name: getattr(spec, name) for name in ("name", "rounds", "seeds", "batch_size", "eval_every", "x0", "codec")}
+    lines = [line(name, value) for name, value in top.items() if value is not None]
+    for heading, table in (("[problem]", spec.problem), ("[graph]", spec.graph)):
+        lines += ["", heading, *(line(name, value) for name, value in table.items())]
+    for table in spec.methods:
+        lines += ["", "[[methods]]", *(line(name, value) for name, value in table.items())]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,196 @@
+"""The paper again: its figures and rates run, or read where they were run before, then drawn and judged."""
+
+import csv
+import hashlib
+import json
+import os
+import platform
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from gossamer._version import __version__
+from gossamer.paper import figures
+from gossamer.paper.claims import Judged, judge_all
+from gossamer.paper.figures import FIGURES, Job
+from gossamer.paper.rates import Fit, Study, studies
+from gossamer.paper.results import Results
+from gossamer.report import panels_figure
+from gossamer.runtime.record import Record
+
+BOTH_WAYS = ("fig1", "fig4")
+"""Figures in which it matters how the published runs departed from the text: `all` runs them both ways."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is to be reproduced, and how.
+
+    Args:
+        what: Figures and `"rates"`.
+        folder: Where everything goes; what it holds already is not run again.
+        seeds: Of every experiment.
+        published: As the published experiments were run, in place of what the text says.
+        quick: A rehearsal: seconds a figure, on embedded data.
+        rounds: At most so many in every run.
+        data_dir: Where data files lie.
+        device: Where to compute.
+    """
+
+    what: Sequence[str]
+    folder: Path
+    seeds: Sequence[int] = (0, 1, 2)
+    published: bool = False
+    quick: bool = False
+    rounds: int | None = None
+    data_dir: str | None = None
+    device: str | None = None
+
+    def jobs(self) -> dict[str, list[Job]]:
+        """The experiments of each figure."""
+        planned = {figure: self._jobs(figure, self.published) for figure in self.what if figure in FIGURES}
+        if set(FIGURES) <= set(self.what):
+            for figure in BOTH_WAYS:
+                planned[figure] += self._jobs(figure, not self.published)
+        return planned
+
+    @property
+    def rate_seeds(self) -> list[int]:
+        """Twice as many as elsewhere: intervals over three seeds are wider than what they are to tell apart."""
+        return list(range(2 * len(self.seeds)))
+
+    def studies(self) -> list[Study]:
+        """The studies of rates, if they are wanted."""
+        return studies(self.quick) if "rates" in self.what else []
+
+    def everything(self) -> dict[str, list[Job]]:
+        """Every experiment there is, by its picture: what an earlier call left is judged and drawn with the rest."""
+        pictures: dict[str, list[Job]] = {}
+        for figure in FIGURES:
+            for published in (False, True):
+                for job in self._jobs(figure, published):
+                    kind = "-published" if published else "-tuned" if job.name.endswith("-tuned") else ""
+                    pictures.setdefault(f"figure{figure[3:]}{kind}", []).append(job)
+        return pictures
+
+    def _jobs(self, figure: str, published: bool) -> list[Job]:
+        made = figures.jobs(figure, self.seeds, published=published)
+        if self.quick:
+            made = [figures.rehearsal(job) for job in made]
+        return made if self.rounds is None else [figures.shortened(job, self.rounds) for job in made]
+
+
+@dataclass
+class Reproduced:
+    """What there is in the end."""
+
+    judged: list[Judged]
+    fits: list[Fit]
+    pictures: list[Path] = field(default_factory=list)
+
+
+def run_study(
+    study: Study,
+    plan: Plan,
+    progress: Callable[[float], None] | None = None,
+    should_stop: Callable[[], bool] | None = None,
+) -> list[Fit]:
+    """The fits of a study: kept under a fingerprint of its settings and seeds, and read if they are there."""
+    path = _kept(study, plan)
+    if (fits := _read_fits(path)) is None:
+        fits = study.run(plan.rate_seeds, progress, should_stop)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _write(path, json.dumps([asdict(fit) for fit in fits], indent=1))
+    return fits
+
+
+def conclude(plan: Plan, command: str) -> Reproduced:
+    """Draw every figure and judge every claim whose runs are all in the folder, and write it down.
+
+    Writes figures/*.png and *.pdf, claims.json, claims.csv, and rates.json if there are rates.
+    """
+    records: dict[str, list[Record]] = {}
+    pictured: dict[str, tuple[str, list[Record]]] = {}
+    for name, several in plan.everything().items():
+        there = [job for job in several if figures.is_done(job, plan.folder)]
+        records |= {job.name: figures.run(job, plan.folder) for job in there}
+        if there:
+            title = there[0].spec.name if len(several) == 1 else FIGURES[f"fig{name[6]}"]
+            pictured[name] = (title, [record for job in there for record in records[job.name]])
+    is_short = plan.quick or plan.rounds is not None
+    fits = [fit for study in studies(plan.quick) for fit in _read_fits(_kept(study, plan)) or []]
+    judged = judge_all(Results(records, fits), too_short=is_short)
+    place = plan.folder / "figures"
+    place.mkdir(parents=True, exist_ok=True)
+    pictures = []
+    for name, (title, runs) in pictured.items():
+        for ending in (".png", ".pdf"):
+            pictures.append(place / f"{name}{ending}")
+            panels_figure(runs, pictures[-1], title)
+    about = {
+        "title": "The BEER paper, reproduced" + (" (a rehearsal)" if plan.quick else ""),
+        "command": command,
+        "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        "versions": _versions(),
+        "shortened": is_short,
+    }
+    rows = [one.row() for one in judged]
+    _write(plan.folder / "claims.json", json.dumps(about | {"claims": rows}, indent=1, allow_nan=False))
+    _write_csv(plan.folder / "claims.csv", [row | {"values": _listed(row["values"])} for row in rows])
+    if fits:
+        told = [asdict(fit) | {"agrees": fit.agrees, "is_reached": fit.is_reached} for fit in fits]
+        _write(plan.folder / "rates.json", json.dumps(about | {"fits": told}, indent=1))
+        _write_csv(plan.folder / "rates.csv", [{k: v for k, v in row.items() if k != "points"} for row in told])
+    return Reproduced(judged, fits, pictures)
+
+
+def _listed(values: Sequence[float | None]) -> str:
+    return " ".join("inf" if value is None else f"{value:.6g}" for value in values)
+
+
+def _kept(study: Study, plan: Plan) -> Path:
+    said = json.dumps([study.settings, plan.rate_seeds], sort_keys=True)
+    return plan.folder / "rates" / f"{study.name}-{hashlib.sha256(said.encode()).hexdigest()[:10]}.json"
+
+
+def _read_fits(path: Path) -> list[Fit] | None:
+    """The fits in a file; None if there are none that can be used."""
+    try:
+        rows = json.loads(path.read_text(encoding="utf-8"))
+        return [Fit(**row | {"points": [(float(x), float(y)) for x, y in row["points"]]}) for row in rows]
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
+
+
+def _versions() -> dict[str, str]:
+    import matplotlib
+    import numpy as np
+    import torch
+
+    python = platform.python_version()
+    return {
+        "gossamer": __version__,
+        "python": python,
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "matplotlib": matplotlib.__version__,
+    }
+
+
+def _write(path: Path, text: str) -> None:
+    """The whole text, or what was there before."""
+    beside = path.with_name(f".{path.name}.tmp")
+    beside.write_text(text + "\n", encoding="utf-8")
+    os.replace(beside, path)
+
+
+def _write_csv(path: Path, rows: Sequence[dict[str, Any]]) -> None:
+    import io
+
+    text = io.StringIO(newline="")
+    writer = csv.DictWriter(text, list(rows[0]) if rows else ["id"], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    _write(path, text.getvalue().rstrip("\n"))

@@ -1,0 +1,252 @@
+"""Runs side by side: what each method needs until a measurement first reaches a target, and where it ends."""
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.measure import Measurement
+from rich.table import Table
+
+from gossamer.errors import InputError, check_choice
+from gossamer.report.curves import MEASURED
+from gossamer.report.gather import Group, gather
+from gossamer.report.table import human
+from gossamer.runtime.record import Record
+
+METRICS = tuple(name for name in MEASURED if name not in ("waiting", "hidden"))
+_COSTS = {"rounds": "round", "bits": "bits", "seconds": "seconds"}
+_FORMATS: dict[str, Callable[[float], str]] = {
+    "rounds": lambda value: f"{value:,.0f}",
+    "bits": human,
+    "seconds": lambda value: f"{value:,.3g} s" if value < 1000 else f"{value:,.0f} s",
+    "final": lambda value: f"{value:.3g}",
+}
+
+
+@dataclass
+class Comparison:
+    """What `compare_runs` found."""
+
+    metric: str
+    target: float | None
+    """None if no method got anywhere."""
+    chosen: bool
+    """Whether the target was chosen here: the best value that every method reaches."""
+    methods: list[dict[str, Any]]
+    notes: list[str] = field(default_factory=list)
+    """Sentences on what could not be read, or should not be compared."""
+
+    @property
+    def higher(self) -> bool:
+        """Whether more is better."""
+        return self.metric.endswith("accuracy")
+
+    def as_dict(self) -> dict[str, Any]:
+        """All of it for a program."""
+        return {
+            "metric": self.metric,
+            "better": "higher" if self.higher else "lower",
+            "target": self.target,
+            "target_chosen": self.chosen,
+            "methods": self.methods,
+            "notes": self.notes,
+        }
+
+
+@dataclass
+class _Line:
+    """The runs of one method in one folder."""
+
+    name: str
+    folder: Path
+    records: list[Record]
+
+    @property
+    def good(self) -> list[Record]:
+        return [record for record in self.records if record.diverged is None]
+
+
+def compare_runs(
+    runs: Iterable[str | os.PathLike[str]], metric: str = "grad_norm", target: float | None = None
+) -> Comparison:
+    """Hold the methods of several folders or records against one another.
+
+    Args:
+        runs: Records, or folders of them.
+        metric: What has to reach the target: higher is better for accuracies, lower for all others.
+        target: The value to reach; without one, the best value that every method reaches that did not diverge.
+    """
+    check_choice("metric", metric, METRICS)
+    groups, notes = _groups(runs)
+    lines = _lines(groups)
+    known = [record for line in lines for record in line.records if _values(record, metric)]
+    if not known:
+        there = [name for name in METRICS if any(_values(r, name) for line in lines for r in line.records)]
+        raise InputError(f"No record has a `{metric}`; there is {', '.join(there) or 'nothing to compare'}.")
+    notes += _doubts(groups)
+    comparison = Comparison(metric, target, target is None, [], notes)
+    if target is None:
+        comparison.target = _common(lines, metric, comparison.higher)
+    comparison.methods = [_method(line, metric, comparison.target, comparison.higher) for line in lines]
+    for name in (*_COSTS, "final"):
+        cells = [method[name] for method in comparison.methods if method[name] is not None]
+        best = (max if comparison.higher and name == "final" else min)((c["mean"] for c in cells), default=None)
+        for cell in cells:
+            cell["ratio"] = cell["mean"] / best if best else None
+    return comparison
+
+
+def comparison_table(comparison: Comparison, console: Console) -> Table:
+    """One line a method, with its range below, and as many columns as the console has room for."""
+    for shown in range(len(_FORMATS), 1, -1):
+        table = _table(comparison, list(_FORMATS)[:shown])
+        if Measurement.get(console, console.options.update(max_width=10_000), table).maximum <= console.width:
+            break
+    return table
+
+
+def _table(comparison: Comparison, names: Sequence[str]) -> Table:
+    table = Table(header_style="bold")
+    table.add_column("method", min_width=8, overflow="fold")
+    headings = {"rounds": "rounds", "bits": "sent per link", "seconds": "seconds"}
+    for name in names:
+        table.add_column(headings.get(name, f"final {MEASURED[comparison.metric]}"), justify="right", no_wrap=True)
+    several = len(comparison.methods) > 1
+    for method in comparison.methods:
+        cells = [_shown(method[name], _FORMATS[name], several) for name in names]
+        table.add_row(escape(method["method"]) + _mark(method), *cells)
+    return table
+
+
+def _shown(cell: dict[str, Any] | None, form: Callable[[float], str], several: bool) -> str:
+    """The mean, its ratio to the best of the column, and below them the range over the seeds."""
+    if cell is None:
+        return "-"
+    text, ratio = form(cell["mean"]), cell["ratio"]
+    if several and ratio is not None:
+        times = f"{ratio:.3g}" if ratio < 1000 else f"{ratio:,.0f}" if ratio < 1e6 else f"{ratio:.1e}"
+        text = f"[bold]{text}  x1[/]" if ratio == 1 else f"{text}  x{times}"
+    low, high = form(cell["low"]), form(cell["high"])
+    return text if low == high else f"{text}\n[dim]{low} to {high}[/]"
+
+
+def _mark(method: dict[str, Any]) -> str:
+    lost, left, reached = len(method["diverged"]), len(method["seeds"]), method["reached"]
+    if lost:
+        return f" [red]({lost} of {lost + left} diverged)[/]" if left else " [red](diverged)[/]"
+    return f" [dim]({reached} of {left} seeds reach it)[/]" if 0 < reached < left else ""
+
+
+def _groups(runs: Iterable[str | os.PathLike[str]]) -> tuple[list[Group], list[str]]:
+    """What can be read of the runs, one group a folder, no record twice; and a sentence for what cannot."""
+    groups: dict[Path, Group] = {}
+    seen: set[Path] = set()
+    notes: list[str] = []
+    for run in runs:
+        try:
+            found = gather(run)
+        except InputError as error:
+            notes.append(str(error))
+            continue
+        notes += found.left_out
+        for group in found.groups:
+            into = groups.setdefault(group.folder.resolve(), Group(group.name, group.folder, [], []))
+            for record, path in zip(group.records, group.files, strict=True):
+                if path.resolve() not in seen:
+                    seen.add(path.resolve())
+                    into.records.append(record)
+                    into.files.append(path)
+        if not found.groups:
+            notes.append(f"There is no record in '{run}'.")
+    if not seen:
+        raise InputError(f"There is nothing to compare. {notes[0] if notes else 'Give records, or folders of them.'}")
+    return list(groups.values()), notes
+
+
+def _lines(groups: Sequence[Group]) -> list[_Line]:
+    """One line a folder and label; the folder's name stands in front where a label is in several."""
+    labels = [label for group in groups for label in {record.label for record in group.records}]
+    folders = _distinct([group.folder for group in groups])
+    lines = []
+    for group, folder in zip(groups, folders, strict=True):
+        for label in dict.fromkeys(record.label for record in group.records):
+            name = label if labels.count(label) == 1 else f"{folder}/{label}"
+            lines.append(_Line(name, group.folder, [record for record in group.records if record.label == label]))
+    return lines
+
+
+def _distinct(folders: Sequence[Path]) -> list[str]:
+    """The shortest ends of the paths that tell them apart."""
+    parts = [folder.resolve().parts for folder in folders]
+    for length in range(1, max(map(len, parts)) + 1):
+        names = ["/".join(part[-length:]).replace("//", "/") for part in parts]
+        if len(set(names)) == len(names):
+            break
+    return names
+
+
+def _values(record: Record, metric: str) -> list[float]:
+    return [row[metric] for row in record.rows if row.get(metric) is not None]
+
+
+def _common(lines: Sequence[_Line], metric: str, higher: bool) -> float | None:
+    """The best value that every run reaches which did not diverge, of the methods that measured it."""
+    best, worst = (max, min) if higher else (min, max)
+    reached = [best(values) for line in lines for record in line.good if (values := _values(record, metric))]
+    return worst(reached) if reached else None
+
+
+def _method(line: _Line, metric: str, target: float | None, higher: bool) -> dict[str, Any]:
+    arrivals = [_arrival(record, metric, target, higher) for record in line.good]
+    there = [row for row in arrivals if row is not None]
+    ends = [_end(record, metric) for record in line.good]
+    told: dict[str, Any] = {
+        "method": line.name,
+        "folder": str(line.folder),
+        "seeds": [record.seed for record in line.good],
+        "diverged": {str(record.seed): record.diverged for record in line.records if record.diverged},
+        "reached": len(there),
+    }
+    for name, column in _COSTS.items():
+        told[name] = _cell([row.get(column) for row in there]) if len(there) == len(arrivals) else None
+    told["final"] = _cell(ends)
+    return told
+
+
+def _arrival(record: Record, metric: str, target: float | None, higher: bool) -> dict[str, Any] | None:
+    """The first row that is as good as the target."""
+    for row in record.rows:
+        value = row.get(metric)
+        if target is not None and value is not None and (value >= target if higher else value <= target):
+            return row
+    return None
+
+
+def _end(record: Record, metric: str) -> float | None:
+    """The mean over the last tenth of the rows, as in all tables."""
+    last = [row.get(metric) for row in record.rows[-max(1, len(record.rows) // 10) :]]
+    known = [value for value in last if value is not None]
+    return fmean(known) if known and len(known) == len(last) else None
+
+
+def _cell(values: Sequence[float | None]) -> dict[str, float | None] | None:
+    known = [value for value in values if value is not None]
+    if not known or len(known) < len(values):
+        return None
+    return {"mean": fmean(known), "low": min(known), "high": max(known), "ratio": None}
+
+
+def _doubts(groups: Sequence[Group]) -> list[str]:
+    """A sentence if the runs are of different problems."""
+    problems = [record.header.get("problem") for group in groups for record in group.records]
+    tables = [problem for problem in problems if isinstance(problem, dict)]
+    names = dict.fromkeys(name for table in tables for name in table)
+    differ = [f"`{name}`" for name in names if any(table.get(name) != tables[0].get(name) for table in tables)]
+    if not differ:
+        return []
+    return [f"These runs are of different problems: they differ in {', '.join(differ[:5])}; compare with care."]

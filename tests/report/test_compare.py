@@ -1,0 +1,118 @@
+"""Runs side by side: what each needs to reach a target."""
+
+import json
+import math
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from commands import forked
+from records import diverged, lines, write
+from rich.console import Console
+
+from gossamer.errors import InputError
+from gossamer.report.compare import compare_runs, comparison_table
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Path:
+    """Two folders: in the first, A falls twice as fast as B and C diverges; in the second is another A."""
+    for seed in (0, 1):
+        write(tmp_path / "one" / f"a{seed}.jsonl", lines("A", seed, 0.2))
+        write(tmp_path / "one" / f"b{seed}.jsonl", lines("B", seed, 0.1))
+    write(tmp_path / "one" / "c.jsonl", diverged("C", 0, "C with seed 0 diverged."))
+    write(tmp_path / "two" / "a.jsonl", lines("A", 0, 0.05))
+    return tmp_path
+
+
+def test_until_a_target(runs: Path) -> None:
+    found = compare_runs([runs / "one"], target=0.5)
+    a, b, c = found.methods
+    first = [math.ceil(math.log(2 * wobble) / 0.2) * 10 for wobble in (1, 1.1)]
+    assert a["rounds"] == {"mean": sum(first) / 2, "low": first[0], "high": first[1], "ratio": 1}
+    assert a["bits"]["mean"] == 1000 * a["rounds"]["mean"]
+    assert b["rounds"]["ratio"] == pytest.approx(b["rounds"]["mean"] / a["rounds"]["mean"])
+    assert (a["reached"], a["seeds"], found.chosen, found.target) == (2, [0, 1], False, 0.5)
+    assert a["final"]["ratio"] == 1 < b["final"]["ratio"]
+    assert c["rounds"] is c["final"] is None
+    assert c["diverged"] == {"0": "C with seed 0 diverged."}
+
+
+def test_the_target_that_every_method_reaches(runs: Path) -> None:
+    found = compare_runs([runs])
+    assert found.chosen
+    assert found.target == pytest.approx(math.exp(-0.05 * 39))
+    assert [method["method"] for method in found.methods] == ["one/A", "B", "C", "two/A"]
+    assert [method["rounds"] is None for method in found.methods] == [False, False, True, False]
+    assert found.methods[3]["rounds"]["mean"] == 390
+
+
+def test_higher_is_better_for_accuracies(runs: Path) -> None:
+    found = compare_runs([runs / "one"], "accuracy", 0.85)
+    assert found.higher
+    assert found.methods[0]["rounds"]["mean"] == math.ceil(math.log(8) / 0.2) * 10
+    assert found.methods[0]["final"]["ratio"] == 1 > found.methods[1]["final"]["ratio"]
+    assert compare_runs([runs / "one"], "accuracy").target == pytest.approx(0.9 - 0.4 * math.exp(-3.9))
+
+
+def test_never_reached_and_reached_by_some(runs: Path) -> None:
+    (found,) = compare_runs([runs / "two"], target=1e-30).methods
+    assert (found["rounds"], found["reached"]) == (None, 0)
+    some = 1.05 * math.exp(-0.1 * 39)
+    _, b, _ = compare_runs([runs / "one"], target=some).methods
+    assert (b["rounds"], b["reached"]) == (None, 1)
+
+
+def test_a_record_counts_once_and_folders_are_told_apart(runs: Path) -> None:
+    again = [runs / "one", runs / "one" / "a0.jsonl", runs / "one" / ".." / "one"]
+    assert compare_runs(again).methods == compare_runs([runs / "one"]).methods
+    write(runs / "deep" / "two" / "a.jsonl", lines("A", 0, 0.3))
+    names = [method["method"] for method in compare_runs([runs / "two", runs / "deep" / "two"]).methods]
+    assert names == [f"{runs.name}/two/A", "deep/two/A"]
+
+
+def test_what_cannot_be_compared(runs: Path) -> None:
+    (runs / "bad.jsonl").write_text("hello\n")
+    found = compare_runs([runs / "bad.jsonl", runs / "one", runs / "nowhere"])
+    assert len(found.notes) == 2
+    assert len(found.methods) == 3
+    with pytest.raises(InputError, match="nothing to compare"):
+        compare_runs([runs / "bad.jsonl"])
+    with pytest.raises(InputError, match="`metric` must be one of"):
+        compare_runs([runs / "one"], "speed")
+    with pytest.raises(InputError, match="No record has a `test_loss`; there is grad_norm, loss, accuracy, consensus"):
+        compare_runs([runs / "one"], "test_loss")
+    write(runs / "other" / "d.jsonl", lines("D", problem={"problem": "Quadratic", "clients": 5, "d": 3}))
+    assert "differ in `problem`, `d`;" in compare_runs([runs / "one", runs / "other"]).notes[0]
+
+
+def test_all_diverged(tmp_path: Path) -> None:
+    found = compare_runs([write(tmp_path / "c.jsonl", diverged("C", 0, "C diverged."))])
+    assert found.target is None
+    assert found.methods[0]["rounds"] is None
+
+
+@pytest.mark.parametrize("width", [60, 80, 140])
+def test_table_fits_its_console(runs: Path, width: int) -> None:
+    console = Console(width=width, record=True, file=StringIO())
+    console.print(comparison_table(compare_runs([runs], target=0.5), console))
+    text = console.export_text()
+    assert "one/A" in text
+    assert "x1" in text
+    assert "C (diverged)" in text
+    assert ("final gradient norm" in text) == (width > 80)
+    assert "…" not in text
+
+
+def test_command(runs: Path) -> None:
+    (runs / "one" / "bad.jsonl").write_text("hello\n")
+    done = forked("compare", "one", "two", "--target", "0.5", cwd=runs)
+    assert done.returncode == 0
+    assert "Until the gradient norm is first at or below 0.5:" in done.stdout
+    assert done.stderr.splitlines()[0].startswith("gossamer: 'one/bad.jsonl' is not a record")
+    told = json.loads(forked("compare", "one", "--json", "--metric", "loss", cwd=runs).stdout)
+    assert (told["metric"], told["better"], told["target_chosen"]) == ("loss", "lower", True)
+    assert "the best that every method reaches" in forked("compare", "one", cwd=runs).stdout
+    for wrong in (["nowhere"], ["one/bad.jsonl"], ["one", "--metric", "x"], ["one", "--target", "nan"], []):
+        done = forked("compare", *wrong, cwd=runs)
+        assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
