@@ -1,0 +1,192 @@
+"""The claims are judged as they say."""
+
+import math
+from typing import Any
+
+import pytest
+from records import lines
+
+from gossamer.paper.claims import Claim, _measures, claims, counted, judge, judge_all, judge_fit, judge_published
+from gossamer.paper.rates_fit import Fit
+from gossamer.paper.results import MissingRunsError, Results, largest, less, ratio, smallest
+from gossamer.runtime.record import Record
+
+FOUR = ("BEER", "CHOCO-SGD", "DSGD", "D2")
+SEEDS = (0, 1, 2)
+
+
+def record(label: str, seed: int, norm: float, accuracy: float, bits: float = 1e4, **header: Any) -> Record:
+    """A run whose gradient norm falls to `norm` and whose accuracy rises to `accuracy`, with so many bits a round."""
+    first, *rows, _ = lines(label, seed, **header)
+    for t, row in enumerate(rows):
+        rest = math.exp(-0.5 * t)
+        row |= {"grad_norm": norm + rest, "accuracy": accuracy * (1 - rest), "bits": bits * t, "bits_paper": bits * t}
+    return Record(first, rows, {"status": "finished", "round": 390})
+
+
+def results(**norms: float) -> Results:
+    """Figure 1, as the paper tells it, but for what is given."""
+    usual = {"BEER": 0.004, "CHOCO-SGD": 0.1, "DSGD": 0.1, "D2": 0.004} | {
+        k.replace("_", "-"): v for k, v in norms.items()
+    }
+    shares = {"labels": ["-1", "1"], "counts": [[9, 1]] * 5 + [[1, 9]] * 5}
+    runs = [
+        record(
+            label,
+            seed,
+            norm,
+            0.9 if norm < 0.05 else 0.8,
+            4e3 if label in ("BEER", "CHOCO-SGD") else 1e4,
+            shares=shares,
+        )
+        for label, norm in usual.items()
+        for seed in SEEDS
+    ]
+    return Results({"figure1": runs})
+
+
+def of(name: str) -> Claim:
+    return next(claim for claim in claims() if claim.id == name)
+
+
+def test_every_claim_is_measured_and_says_why() -> None:
+    listed = claims()
+    ids = [claim.id for claim in listed]
+    assert len(ids) == len(set(ids)) >= 25
+    assert set(ids) == set(_measures)
+    for claim in listed:
+        assert claim.says
+        assert claim.quantity
+        assert claim.why
+        assert claim.bound in ("at most", "at least")
+
+
+def test_figure_1_as_the_paper_tells_it() -> None:
+    verdicts = {one.claim.id: one.verdict for one in judge_all(results())}
+    assert verdicts == {
+        "data-a9a": "holds",
+        "fig1-bits": "holds",
+        "fig1-choco": "holds",
+        "fig1-beer": "holds",
+        "fig1-accuracy": "holds",
+        "fig1-learns": "holds",
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "changed"),
+    [
+        ("fig1-choco", {"CHOCO_SGD": 0.006}),
+        ("fig1-beer", {"BEER": 0.01}),
+        ("fig1-accuracy", {"BEER": 0.1}),
+    ],
+)
+def test_a_claim_that_fails_is_said_to_fail(name: str, changed: dict[str, float]) -> None:
+    assert judge(of(name), results(**changed)).verdict == "does not hold"
+
+
+def test_bits_decide_what_is_said_of_bits() -> None:
+    changed = results()
+    for one in changed.records["figure1"]:
+        for t, row in enumerate(one.rows):
+            row["bits"] = 1e5 * t if one.label == "BEER" else row["bits"]
+    assert judge(of("fig1-bits"), changed).verdict == "does not hold"
+    assert judge(of("fig1-learns"), changed).verdict == "does not hold"
+
+
+def test_seeds_that_disagree_cannot_tell() -> None:
+    mixed = results()
+    runs = [one for one in mixed.records["figure1"] if (one.label, one.seed) != ("BEER", 1)]
+    judged = judge(of("fig1-beer"), Results({"figure1": [*runs, record("BEER", 1, 0.1, 0.9)]}))
+    assert judged.verdict == "cannot be told"
+    assert "disagree" in judged.note
+    assert len(judged.values) == 3
+
+
+def test_what_was_not_run_cannot_be_told() -> None:
+    judged = judge(of("fig2-beer"), results())
+    assert (judged.verdict, judged.values) == ("cannot be told", [])
+    assert "not there" in judged.note
+    assert all(one.claim.id.startswith(("fig1", "data")) for one in judge_all(results())), "and is not listed"
+
+
+def test_a_mistake_in_a_measure_is_not_taken_for_a_missing_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(r: Results) -> list[float]:
+        raise KeyError("a slip")
+
+    monkeypatch.setitem(_measures, "fig1-beer", broken)
+    with pytest.raises(KeyError, match="a slip"):
+        judge(of("fig1-beer"), results())
+
+
+def test_shortened_runs_conclude_nothing() -> None:
+    judged = judge(of("fig1-beer"), results(), too_short=True)
+    assert judged.verdict == "cannot be told"
+    assert "so far: holds" in judged.note
+    assert len(judged.values) == 3
+
+
+def test_a_run_that_diverged_is_the_worst_there_is() -> None:
+    runs = [one for one in results().records["figure1"] if one.label != "BEER"]
+    lost = [record("BEER", seed, 0.004, 0.9) for seed in SEEDS]
+    for one in lost:
+        one.end = {"status": "diverged", "round": 300, "reason": "it did"}
+    judged = judge(of("fig1-beer"), Results({"figure1": [*runs, *lost]}))
+    assert judged.verdict == "does not hold"
+    assert judged.values == [math.inf] * 3
+    assert "diverged" in judged.note
+    assert judged.row()["values"] == [None] * 3, "JSON has no infinity"
+    assert judge(of("fig1-accuracy"), Results({"figure1": [*runs, *lost]})).verdict == "does not hold"
+
+
+def test_published_runs_are_judged_apart() -> None:
+    both = Results(
+        {"figure1": results().records["figure1"], "figure1-published": results(BEER=0.01).records["figure1"]}
+    )
+    assert judge(of("fig1-beer"), both).verdict == "holds"
+    published = judge_published(of("fig1-beer"), both)
+    assert published.verdict == "does not hold"
+    assert published.claim.id == "fig1-beer-published"
+    assert "as published" in published.claim.where
+
+
+def test_a_level_that_is_there_from_the_start_tells_nothing() -> None:
+    flat = results()
+    for one in flat.records["figure1"]:
+        for row in one.rows:
+            row["accuracy"] = 0.764
+    judged = judge(of("fig1-learns"), flat)
+    assert judged.verdict == "cannot be told"
+    assert all(math.isnan(value) for value in judged.values)
+
+
+@pytest.mark.parametrize(
+    ("slope", "low", "high", "verdict"),
+    [
+        (-1.0, -1.05, -0.95, "holds"),
+        (-0.5, -0.6, -0.4, "does not hold"),
+        (-0.9, -1.0, -0.8, "cannot be told"),
+    ],
+)
+def test_rates(slope: float, low: float, high: float, verdict: str) -> None:
+    fit = Fit("slopes", "the mean", "BEER", "T", "y", slope, low, high, -1.0, True, [(1.0, 1.0)])
+    judged = judge_fit(fit)
+    assert judged.verdict == verdict
+    assert f"{low:.3g} to {high:.3g}" in judged.note
+    assert judge_fit(fit, too_short=True).verdict == "cannot be told"
+    assert counted([judged.verdict])[verdict] == 1
+
+
+def test_questions() -> None:
+    r = results()
+    assert r.final("figure1", "BEER", "grad_norm") == pytest.approx([0.004] * 3, rel=1e-3)
+    assert r.until("figure1", "BEER", "grad_norm", [0.5] * 3, "round") == [20.0] * 3
+    assert r.until("figure1", "BEER", "accuracy", [0.99] * 3, "round") == [math.inf] * 3
+    assert r.at("figure1", "BEER", "grad_norm", "round", [0, 10, 20])[0] == pytest.approx(1.004)
+    with pytest.raises(MissingRunsError):
+        r.of("figure1", "nobody")
+    with pytest.raises(MissingRunsError):
+        r.about("figure1", "nothing")
+    assert ratio([1, 0, math.inf, 2], [2, 1, 1, 0]) == [0.5, 0, math.inf, math.inf]
+    assert all(math.isnan(x) for x in ratio([0, math.inf], [0, math.inf]))
+    assert (largest([1, 5], [2, 3]), smallest([1, 5], [2, 3]), less([1], [3])) == ([2, 5], [1, 3], [-2])

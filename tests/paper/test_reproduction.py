@@ -1,0 +1,201 @@
+"""`gossamer reproduce`: jobs that are run once, pictures, and verdicts."""
+
+import json
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from commands import gossamer
+
+import gossamer as gs
+from gossamer.errors import StoppedError
+from gossamer.paper import figures, reproduction
+from gossamer.paper.claims import claims
+from gossamer.paper.figures import FIGURES, GRAPHS, Job, jobs, rehearsal, shortened
+from gossamer.paper.published import as_published, smallest_k
+from gossamer.paper.rates import studies
+from gossamer.paper.reproduction import Plan, conclude, run_study
+from gossamer.runtime.experiment import prepare
+from gossamer.runtime.record import read_record
+
+
+def quick(figure: str = "fig1", seeds: tuple[int, ...] = (0,)) -> Job:
+    return rehearsal(jobs(figure, seeds)[0])
+
+
+# Jobs
+
+
+@pytest.mark.parametrize("figure", FIGURES)
+@pytest.mark.parametrize("published", [False, True])
+def test_every_job_can_be_prepared(figure: str, published: bool) -> None:
+    made = jobs(figure, [0], published=published)
+    assert len({job.folder for job in made}) == len(made)
+    assert all(job.name.endswith("-published") == published for job in made)
+    for job in made:
+        assert list(prepare(rehearsal(job).spec).methods) == list(job.labels)
+
+
+def test_a_fingerprint_is_of_the_content() -> None:
+    (job,) = jobs("fig1", [0])
+    same = [Job(job.name, replace(job.spec, seeds=[0, 1])), Job(job.name, replace(job.spec, text="# words"))]
+    assert {one.folder for one in same} == {job.folder}
+    other = [
+        shortened(job, 100),
+        rehearsal(job),
+        Job(job.name, as_published(job.spec)),
+        Job(job.name, replace(job.spec, batch_size=99)),
+        Job(job.name, replace(job.spec, methods=job.spec.methods[:3])),
+    ]
+    assert len({one.folder for one in [job, *other]}) == 6
+
+
+def test_figure_3_is_on_five_graphs() -> None:
+    assert [next(iter(job.labels)) for job in jobs("fig3", [0])] == list(GRAPHS)
+
+
+def test_as_published() -> None:
+    one = as_published(jobs("fig1", [0])[0].spec)
+    assert one.problem["feature_scale"] == "published"
+    assert one.x0 == "uniform"
+    by_name = {table["name"]: table for table in one.methods}
+    assert by_name["beer"]["compressor"] == "qsgd:16"
+    assert by_name["d2"]["mix_first"] is False
+    five = as_published(jobs("fig5", [0])[0].spec)
+    assert five.methods[0]["tracker"] == "reevaluated"
+    assert five.methods[0]["compressor"] == "gsgd:5"
+
+
+def test_the_published_top_k_keeps_the_smallest() -> None:
+    x = torch.tensor([[3.0, -4.0, 0.5, -1.0], [1.0, 2.0, 3.0, 4.0]])
+    assert smallest_k(2)(x).dense().tolist() == [[0, -4, 0, -1], [1, 2, 0, 0]]
+    assert gs.top_k(2)(x).dense().tolist() == [[3, -4, 0, 0], [0, 0, 3, 4]]
+
+
+def test_shortened() -> None:
+    job = shortened(jobs("fig1", [0])[0], 500)
+    assert set(job.labels.values()) == {500}
+    assert shortened(jobs("fig1", [0])[0], 10**6).labels == jobs("fig1", [0])[0].labels
+
+
+# Running
+
+
+def test_what_is_there_is_not_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = figures.run(quick(), tmp_path)
+    files = {path: path.read_bytes() for path in tmp_path.rglob("*.jsonl")}
+    more = figures.run(quick(seeds=(0, 1)), tmp_path)
+    assert len(more) == 2 * len(first)
+    assert all(path.read_bytes() == content for path, content in files.items()), "seed 0 was left alone"
+    assert figures.is_done(quick(seeds=(0, 1)), tmp_path)
+    assert not figures.is_done(quick(seeds=(0, 2)), tmp_path)
+
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise AssertionError("run again")
+
+    monkeypatch.setattr(figures, "prepare", refuse)
+    again = figures.run(quick(seeds=(0, 1)), tmp_path)
+    assert [one.rows for one in again] == [one.rows for one in more]
+
+
+def test_a_run_that_was_stopped_goes_on(tmp_path: Path) -> None:
+    calls = iter(range(10**6))
+    with pytest.raises(StoppedError):
+        figures.run(quick(), tmp_path / "stopped", should_stop=lambda: next(calls) > 25)
+    assert not figures.is_done(quick(), tmp_path / "stopped")
+    heard: list[tuple[str, int]] = []
+    went_on = figures.run(quick(), tmp_path / "stopped", progress=lambda label, t: heard.append((label, t)))
+    whole = figures.run(quick(), tmp_path / "whole")
+    for one, other in zip(went_on, whole, strict=True):
+        assert [row["grad_norm"] for row in one.rows] == [row["grad_norm"] for row in other.rows]
+    assert heard[0][1] >= 25, "what was done was not done again"
+
+
+@pytest.mark.parametrize("content", [b"", b"nonsense\n", b'{"gossamer": "0"}\n{"round": 0}\n'])
+def test_a_damaged_record_is_run_again(tmp_path: Path, content: bytes) -> None:
+    whole = figures.run(quick(), tmp_path)
+    path = next(tmp_path.rglob("BEER-seed0.jsonl"))
+    path.write_bytes(content)
+    mended = figures.run(quick(), tmp_path)
+    assert [one.rows[-1]["grad_norm"] for one in mended] == [one.rows[-1]["grad_norm"] for one in whole]
+    assert read_record(path).end is not None
+
+
+def test_studies_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = Plan(["rates"], tmp_path, [0], quick=True)
+    study = next(one for one in studies(quick=True) if one.name == "linear")
+    fits = run_study(study, plan)
+    monkeypatch.setattr(type(study), "run", lambda *_: pytest.fail("run again"))
+    assert run_study(study, plan) == fits
+    (kept,) = (tmp_path / "rates").iterdir()
+    kept.write_text("[{}]")
+    with pytest.raises(pytest.fail.Exception, match="run again"):
+        run_study(study, plan)
+
+
+def test_conclusions_count_what_earlier_calls_left(tmp_path: Path) -> None:
+    for figure in ("fig1", "fig3"):
+        for job in jobs(figure, [0]):
+            figures.run(rehearsal(job), tmp_path)
+    done = conclude(Plan(["fig3"], tmp_path, [0], quick=True), "gossamer reproduce fig3 --quick")
+    ids = {one.claim.id for one in done.judged}
+    assert {"fig1-beer", "fig3-similar"} <= ids
+    assert {path.name for path in done.pictures} == {"figure1.png", "figure1.pdf", "figure3.png", "figure3.pdf"}
+    for path in done.pictures:
+        assert path.read_bytes()[:4] in (b"\x89PNG", b"%PDF")
+    told = json.loads((tmp_path / "claims.json").read_text())
+    assert told["shortened"]
+    assert told["command"] == "gossamer reproduce fig3 --quick"
+    assert {row["id"] for row in told["claims"]} == ids
+    assert len((tmp_path / "claims.csv").read_text().splitlines()) > len(ids)
+
+
+# The command
+
+
+def test_the_command(tmp_path: Path) -> None:
+    done = gossamer("reproduce", "fig4", "--quick", "-o", "out", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "Runs were shortened" in done.stdout
+    assert (tmp_path / "out" / "report.html").stat().st_size > 10_000
+    again = gossamer("reproduce", "fig4", "--quick", "-o", "out", "--json", "-q", cwd=tmp_path)
+    told = json.loads(again.stdout)
+    assert {row["verdict"] for row in told["claims"]} == {"cannot be told"}
+    assert again.stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (["fig6"], "Argument WHAT: invalid choice: 'fig6'"),
+        (["fig1", "--seeds", "0"], "`seeds` must be"),
+        (["fig1", "--quick", "--rounds", "5"], "leave --rounds out"),
+        (["fig1", "--rounds", "1"], "`rounds` must be"),
+        (["fig1", "--data-dir", "nowhere", "-q"], "nowhere"),
+        (["fig1", "--quick", "--device", "abacus"], "abacus"),
+    ],
+)
+def test_mistakes(tmp_path: Path, options: list[str], sentence: str) -> None:
+    done = gossamer("reproduce", *options, cwd=tmp_path)
+    assert done.returncode == 2
+    assert sentence in done.stderr
+    assert len(done.stderr.strip().splitlines()) <= 2
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_everything_quickly(tmp_path: Path) -> None:
+    begin = time.monotonic()
+    done = gossamer("reproduce", "all", "--quick", "-o", "out", "--json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    told = {row["id"] for row in json.loads(done.stdout)["claims"]}
+    expected = {claim.id for claim in claims()}
+    expected |= {f"{claim.id}-published" for claim in claims() if claim.published and claim.id[:4] in ("fig1", "fig4")}
+    assert expected <= told, "every verdict was reached"
+    assert sum(name.startswith("rates-") for name in told) >= 10
+    print(f"{len(told)} claims in {time.monotonic() - begin:.0f} s")
+    assert time.monotonic() - begin < 240
+    assert reproduction.BOTH_WAYS == ("fig1", "fig4")
