@@ -1,5 +1,7 @@
 """What the documentation shows is what there is."""
 
+import json
+import math
 import re
 import subprocess
 import sys
@@ -9,6 +11,7 @@ import pandas as pd
 
 import gossamer as gs
 from gossamer.algorithms.about import markdown_table
+from gossamer.paper.claims import claims, counted
 from gossamer.runtime.experiment import prepare
 from gossamer.spec import load_spec
 
@@ -78,6 +81,59 @@ def auto_table() -> str:
             shown = " | ".join(f"{number:.2f}" for number in numbers)
             lines.append(f"| {label} | {len(ratio)} | {rows.diverged.sum()} | {shown} |")
     return "\n".join(lines) + "\n"
+
+
+def verdicts_table(*, published: bool) -> str:
+    """The claims by section; in the README without those of the published runs."""
+    rows = json.loads((ROOT / "docs" / "results" / "claims.json").read_text())["claims"]
+    rows = [row for row in rows if published or not row["id"].endswith("-published")]
+    lines, where = ["| the paper says | measured | holds if | verdict |", "|---|---|---|---|"], ""
+    for row in rows:
+        if row["where"] != where:
+            where = row["where"]
+            lines.append(f"| **{where}** | | | |")
+        low, high = (f"{end:.3g}" for end in _ends(row["values"]))
+        value = low if low == high else f"{low} to {high}"
+        lines.append(f"| {row['says']} | {value} | {row['rule']} | {row['verdict']} |")
+    counts = counted([row["verdict"] for row in rows])
+    words = f"{counts['holds']} hold, {counts['does not hold']} do not hold, {counts['cannot be told']} cannot be told."
+    return "\n".join(lines) + f"\n\n{words}\n"
+
+
+def _ends(values: list[float | None]) -> tuple[float, float]:
+    known = [math.inf if value is None else value for value in values]
+    return min(known), max(known)
+
+
+def rates_table() -> str:
+    fits = json.loads((ROOT / "docs" / "results" / "rates.json").read_text())["fits"]
+    lines = ["| slope of | method | measured | interval | theory | verdict |", "|---|---|---|---|---|---|"]
+    for fit in fits:
+        theory = f"{'at most ' if fit['is_bound'] else ''}{fit['theory']:.3g}"
+        verdict = fit["agrees"] + (", tight" if fit["is_bound"] and fit["is_reached"] else "")
+        interval = f"{fit['low']:.3g} to {fit['high']:.3g}"
+        lines.append(f"| {fit['what']} | {fit['method']} | {fit['slope']:.3g} | {interval} | {theory} | {verdict} |")
+    return "\n".join(lines) + "\n"
+
+
+def test_the_verdicts_are_up_to_date() -> None:
+    text = (ROOT / "docs" / "reproduce.md").read_text()
+    assert section(text, "verdicts") == verdicts_table(published=True)
+    assert section(text, "rates") == rates_table()
+    assert section((ROOT / "README.md").read_text(), "verdicts") == verdicts_table(published=False)
+
+
+def test_the_committed_results_are_of_todays_claims() -> None:
+    told = json.loads((ROOT / "docs" / "results" / "claims.json").read_text())
+    assert not told["shortened"]
+    assert told["command"].startswith("gossamer reproduce")
+    rows = {row["id"]: row for row in told["claims"]}
+    for claim in claims():
+        row = rows[claim.id]
+        assert (row["says"], row["rule"], row["why"]) == (claim.says, claim.rule, claim.why)
+        if "not defined" not in row["note"]:
+            met = [claim.is_met(math.inf if one is None else one) for one in row["values"]]
+            assert row["verdict"] == ("holds" if all(met) else "does not hold" if not any(met) else "cannot be told")
 
 
 def test_the_tables_of_methods_and_steps_are_up_to_date() -> None:

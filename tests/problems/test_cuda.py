@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 import gossamer as gs
+from gossamer.problems.replay import Replay
 
 pytestmark = [pytest.mark.cuda, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")]
 P = gs.problems
@@ -69,3 +70,25 @@ def test_dropout_follows_the_stream_on_a_gpu() -> None:
     mixing = gs.mixing_matrix(gs.ring(4))
     one, two = (gs.simulate(gs.DSGD(lr=0.1), problem, mixing, rounds=5, batch_size=4, seed=3) for _ in range(2))
     torch.testing.assert_close(one.x, two.x)
+
+
+def test_replayed_gradients_are_the_same_bit_for_bit() -> None:
+    def models(*, replayed: bool) -> torch.Tensor:
+        problem = P.cnn("digits", clients=4, partition="by_label", device="cuda")
+        assert isinstance(problem._side_by_side, Replay)
+        if not replayed:
+            problem._side_by_side = problem._side_by_side.function
+        method = gs.BEER(lr=0.01, gamma=0.3, compressor=gs.gsgd(5))
+        return gs.simulate(method, problem, gs.mixing_matrix(gs.ring(4)), rounds=20, batch_size=8).x
+
+    assert torch.equal(models(replayed=True), models(replayed=False))
+
+
+class Own(nn.Flatten):
+    """A layer of a user's, which may do more than launch kernels."""
+
+
+def test_a_users_own_layers_are_not_replayed() -> None:
+    module = nn.Sequential(Own(), nn.Linear(64, 3), nn.BatchNorm1d(3))
+    problem = P.module_problem(module, IMAGES, clients=4, partition="iid", device="cuda")
+    assert not isinstance(problem._side_by_side, Replay)

@@ -2,6 +2,7 @@
 
 import csv
 import hashlib
+import io
 import json
 import os
 import platform
@@ -17,7 +18,7 @@ from gossamer.paper.claims import Judged, judge_all
 from gossamer.paper.figures import FIGURES, Job
 from gossamer.paper.rates import Fit, Study, studies
 from gossamer.paper.results import Results
-from gossamer.report import panels_figure
+from gossamer.report import panels_figure, summarize
 from gossamer.runtime.record import Record
 
 BOTH_WAYS = ("fig1", "fig4")
@@ -109,7 +110,7 @@ def run_study(
 def conclude(plan: Plan, command: str) -> Reproduced:
     """Draw every figure and judge every claim whose runs are all in the folder, and write it down.
 
-    Writes figures/*.png and *.pdf, claims.json, claims.csv, and rates.json if there are rates.
+    Writes figures/*.png and *.pdf, runs.csv, claims.json, claims.csv, and rates.json and rates.csv if there are rates.
     """
     records: dict[str, list[Record]] = {}
     pictured: dict[str, tuple[str, list[Record]]] = {}
@@ -139,11 +140,25 @@ def conclude(plan: Plan, command: str) -> Reproduced:
     rows = [one.row() for one in judged]
     _write(plan.folder / "claims.json", json.dumps(about | {"claims": rows}, indent=1, allow_nan=False))
     _write_csv(plan.folder / "claims.csv", [row | {"values": _listed(row["values"])} for row in rows])
+    _write_csv(plan.folder / "runs.csv", [_run_row(job, record) for job, kept in records.items() for record in kept])
     if fits:
         told = [asdict(fit) | {"agrees": fit.agrees, "is_reached": fit.is_reached} for fit in fits]
         _write(plan.folder / "rates.json", json.dumps(about | {"fits": told}, indent=1))
         _write_csv(plan.folder / "rates.csv", [{k: v for k, v in row.items() if k != "points"} for row in told])
     return Reproduced(judged, fits, pictures)
+
+
+def _run_row(job: str, record: Record) -> dict[str, Any]:
+    """How one run ended; what is noisy is averaged over the last tenth of its evaluations."""
+    last, *_ = summarize([record])
+    row: dict[str, Any] = {"experiment": job, "method": record.label, "seed": record.seed}
+    row |= {name: record.header.get("mixing", {}).get(name) for name in ("clients", "rho")}
+    row |= {"lr": record.header["method"].get("lr"), "gamma": record.header["method"].get("gamma")}
+    for name in ("round", "bits", "bits_paper", "grad_norm", "loss", "accuracy", "worst_accuracy", "consensus"):
+        row[name] = last[name]
+    row |= {"seconds": last["seconds"], "device": record.header.get("device")}
+    row["diverged_in_round"] = record.end.get("round") if record.end and record.diverged else None
+    return {name: float(f"{value:.6g}") if isinstance(value, float) else value for name, value in row.items()}
 
 
 def _listed(values: Sequence[float | None]) -> str:
@@ -187,8 +202,6 @@ def _write(path: Path, text: str) -> None:
 
 
 def _write_csv(path: Path, rows: Sequence[dict[str, Any]]) -> None:
-    import io
-
     text = io.StringIO(newline="")
     writer = csv.DictWriter(text, list(rows[0]) if rows else ["id"], lineterminator="\n")
     writer.writeheader()
