@@ -135,6 +135,9 @@ class Compressor(ABC):
     examples: ClassVar[Sequence[Mapping[str, Any]]] = ({},)
     """Settings with which the conformance suite tries the class."""
 
+    checks_by_norm: ClassVar[bool] = False
+    """Whether `compress` checks the norms of its input, with `check_magnitude`, which spares a look at all of it."""
+
     @abstractmethod
     def alpha(self, d: int) -> float:
         """The contraction constant for vectors of d coordinates, in (0, 1]; an InputError if C is no contraction."""
@@ -161,7 +164,8 @@ class Compressor(ABC):
             got = f"{tuple(x.shape)} of {x.dtype}" if isinstance(x, Tensor) else type(x).__name__
             raise InputError(f"A compressor takes a (rows, d) tensor of float32 or float64, got {got}.")
         x = x.detach()
-        check_finite(x, "The vector to compress")
+        if not self.checks_by_norm:
+            check_finite(x, "The vector to compress")
         if draw is None:
             if seed is None and not self.is_deterministic:
                 raise InputError(f"{self} is random: pass `seed=`, for example seed=0.")
@@ -179,10 +183,15 @@ def contraction(compressor: Compressor, d: int, omega: float) -> float:
     return 1 - omega
 
 
-def check_magnitude(sizes: Tensor, rows: int) -> None:
-    """Refuse what is finite itself, but of which a norm or a product is not; `sizes` are that norm, row by row."""
+def check_magnitude(sizes: Tensor, rows: int, x: Tensor | None = None) -> None:
+    """Refuse what is finite itself, but of which a norm or a product is not; `sizes` are that norm, row by row.
+
+    With `x`, what the norms are of, it is also refused if it is not finite itself.
+    """
     if math.isfinite(sizes.sum().item()):
         return
+    if x is not None:
+        check_finite(x, "The vector to compress")
     bad = (~torch.isfinite(sizes.view(rows, -1))).any(dim=1).nonzero()[:, 0].tolist()
     if bad:
         raise NonFiniteError(f"The vector in row {bad[0]} is too large to compress in {str(sizes.dtype)[6:]}.", bad)

@@ -124,6 +124,7 @@ class qsgd(Compressor):
     """
 
     levels: int
+    checks_by_norm = True
     examples = ({"levels": 16}, {"levels": 3}, {"levels": 1})
 
     def __post_init__(self) -> None:
@@ -166,6 +167,7 @@ class gsgd(Compressor):
     """
 
     bits: int
+    checks_by_norm = True
     examples = ({"bits": 5}, {"bits": 2}, {"bits": 20})
 
     def __post_init__(self) -> None:
@@ -196,7 +198,9 @@ def dither(x: Tensor, draw: Draw, layout: Layout, highest: int, tau: float) -> L
     u = draw.uniform(x.shape[1], x.dtype)
     norm = block_norms(x, layout)
     scale = norm / (tau * highest)
-    check_magnitude(norm + scale * (1.001 * highest), x.shape[0])  # short of the limit, so that no rounding passes it
+    check_magnitude(
+        norm + scale * (1.001 * highest), x.shape[0], x
+    )  # short of the limit, so that no rounding passes it
     # A zero block divides by 1 and keeps its zeros. The reciprocal is not used: 1 / 1e-40 is infinite.
     divisor = layout.spread(norm.where(norm > 0, 1))
     levels = torch.empty(x.shape, dtype=integer_dtype(highest), device=x.device)
