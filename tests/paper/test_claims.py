@@ -177,6 +177,12 @@ def test_rates(slope: float, low: float, high: float, verdict: str) -> None:
     assert counted([judged.verdict])[verdict] == 1
 
 
+def test_experiments_with_other_seeds_are_not_compared() -> None:
+    fewer = [one for one in results().records["figure1"] if one.seed < 2]
+    judged = judge(of("all-d2"), Results({"figure1": results().records["figure1"], "figure2": fewer}))
+    assert judged.verdict == "cannot be told"
+
+
 def test_questions() -> None:
     r = results()
     assert r.final("figure1", "BEER", "grad_norm") == pytest.approx([0.004] * 3, rel=1e-3)

@@ -15,7 +15,10 @@ import pytest
 import torch
 
 import gossamer as gs
+from gossamer.compression.base import checking_later
+from gossamer.errors import NonFiniteError
 from gossamer.runtime import mixer as mixing_room
+from gossamer.runtime import simulated
 from gossamer.runtime.mixer import Mixer
 from gossamer.runtime.record import COLUMNS, Record
 from gossamer.runtime.simulated import Simulation
@@ -386,3 +389,32 @@ def test_cuda_equals_cpu() -> None:
         runs = gs.simulate([method], problem, MIXING, rounds=100, batch_size=8, seed=[0, 1], x0="normal")
         results.append(torch.stack([run.x.cpu() for run in runs]))
     torch.testing.assert_close(results[0], results[1], rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("compressor", [gs.gsgd(5), gs.qsgd(16), gs.rand_k(3, unbiased=True)], ids=str)
+def test_magnitudes_checked_after_the_round_find_the_same(
+    compressor: gs.Compressor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a GPU, which is not to be waited for at every message."""
+    problem, mixing = gs.quadratic(clients=6, d=4), gs.mixing_matrix(gs.ring(6))
+    method = gs.BEER(lr=50.0, gamma=1.0, compressor=compressor)
+    at_once = gs.simulate(method, problem, mixing, rounds=400)
+    monkeypatch.setattr(simulated, "checking_later", lambda _: checking_later())
+    later = gs.simulate(method, problem, mixing, rounds=400)
+    assert at_once.diverged
+    assert later.diverged == at_once.diverged
+    assert torch.equal(later.x, at_once.x)
+
+
+def test_what_is_checked_later_is_refused_in_the_same_words() -> None:
+    x = torch.tensor([[1.0, 2.0], [float("nan"), 1.0]])
+    with pytest.raises(NonFiniteError) as at_once:
+        gs.gsgd(5)(x, seed=0)
+    with checking_later() as doubts:
+        gs.gsgd(5)(x, seed=0)
+    ((total, refuse),) = doubts
+    assert not torch.isfinite(total)
+    with pytest.raises(NonFiniteError) as later:
+        refuse()
+    assert str(later.value) == str(at_once.value)
+    assert later.value.rows == at_once.value.rows == [1]

@@ -1,8 +1,10 @@
 """The contract of compression: a compressor turns rows into a message, and a message into the bytes that travel."""
 
+import contextlib
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from functools import cached_property
 from typing import Any, ClassVar, Literal, Self
 
@@ -19,6 +21,9 @@ from gossamer.streams import Draw, Streams
 Codec = Literal["fixed", "entropy", "auto"]
 CODECS: tuple[Codec, ...] = ("fixed", "entropy", "auto")
 Payload = tuple[bool, bytes]  # whether it is entropy-coded, and the bytes
+Doubt = tuple[Tensor, Callable[[], None]]  # a number that is finite if all is well, and what to do if it is not
+
+_later: ContextVar[list[Doubt] | None] = ContextVar("later", default=None)
 
 
 class Message(ABC):
@@ -188,8 +193,25 @@ def check_magnitude(sizes: Tensor, rows: int, x: Tensor | None = None) -> None:
 
     With `x`, what the norms are of, it is also refused if it is not finite itself.
     """
-    if math.isfinite(sizes.sum().item()):
-        return
+    total, later = sizes.sum(), _later.get()
+    if later is not None:
+        later.append((total, lambda: _refuse(sizes, rows, x)))
+    elif not math.isfinite(total.item()):
+        _refuse(sizes, rows, x)
+
+
+@contextlib.contextmanager
+def checking_later(enabled: bool = True) -> Iterator[list[Doubt]]:
+    """Inside, magnitudes are not looked at but handed over, so that a GPU need not be waited for at every message."""
+    doubts: list[Doubt] = []
+    token = _later.set(doubts if enabled else None)
+    try:
+        yield doubts
+    finally:
+        _later.reset(token)
+
+
+def _refuse(sizes: Tensor, rows: int, x: Tensor | None) -> None:
     if x is not None:
         check_finite(x, "The vector to compress")
     bad = (~torch.isfinite(sizes.view(rows, -1))).any(dim=1).nonzero()[:, 0].tolist()

@@ -138,9 +138,15 @@ def run(
     return [read_record(place / record_name(label, seed)) for label in job.labels for seed in job.spec.seeds]
 
 
+def seeds_done(job: Job, folder: Path) -> list[int]:
+    """The seeds of the job with which every method is through."""
+    place = folder / job.folder
+    return [seed for seed in job.spec.seeds if all(_is_over(place, label, seed) for label in job.labels)]
+
+
 def is_done(job: Job, folder: Path) -> bool:
     """Whether every run of the job is over."""
-    return all(_is_over(folder / job.folder, label, seed) for label in job.labels for seed in job.spec.seeds)
+    return seeds_done(job, folder) == job.spec.seeds
 
 
 def _is_over(place: Path, label: str, seed: int) -> bool:

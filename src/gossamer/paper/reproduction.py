@@ -7,7 +7,7 @@ import json
 import os
 import platform
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -108,14 +108,15 @@ def run_study(
 
 
 def conclude(plan: Plan, command: str) -> Reproduced:
-    """Draw every figure and judge every claim whose runs are all in the folder, and write it down.
+    """Draw every figure and judge every claim by the runs that are over, and write it down.
 
     Writes figures/*.png and *.pdf, runs.csv, claims.json, claims.csv, and rates.json and rates.csv if there are rates.
     """
     records: dict[str, list[Record]] = {}
     pictured: dict[str, tuple[str, list[Record]]] = {}
     for name, several in plan.everything().items():
-        there = [job for job in several if figures.is_done(job, plan.folder)]
+        there = [replace(job, spec=replace(job.spec, seeds=figures.seeds_done(job, plan.folder))) for job in several]
+        there = [job for job in there if job.spec.seeds]
         records |= {job.name: figures.run(job, plan.folder) for job in there}
         if there:
             title = there[0].spec.name if len(several) == 1 else FIGURES[f"fig{name[6]}"]

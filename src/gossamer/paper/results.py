@@ -79,7 +79,9 @@ def _until(record: Record, column: str, level: float, x: str) -> float:
 
 
 def each(function: Callable[..., float], *columns: Sequence[float]) -> Numbers:
-    """A function of one number each, seed by seed."""
+    """A function of one number each, seed by seed; experiments that were run with other seeds cannot be compared."""
+    if len(set(map(len, columns))) > 1:
+        raise MissingRunsError("different seeds")
     return [function(*values) for values in zip(*columns, strict=True)]
 
 

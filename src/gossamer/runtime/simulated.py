@@ -12,7 +12,7 @@ from torch import Tensor
 
 from gossamer.algorithms.base import EACH_ROW, Algorithm, Arrived, Round, State, map_state
 from gossamer.compression import packet
-from gossamer.compression.base import CODECS, Codec, Message
+from gossamer.compression.base import CODECS, Codec, Message, checking_later
 from gossamer.compression.partial import Partial
 from gossamer.errors import InputError, NonFiniteError, check_bool, check_choice, check_integer
 from gossamer.problems.base import Problem
@@ -256,8 +256,12 @@ class Simulation:
             rho=self.mixing.rho,
             errors=errors,
         )
-        state = self.method.step(self.state, round)
-        if not torch.isfinite(state.x.sum()):  # one number to look at; the rows are looked for only when it is bad
+        with checking_later(self.problem.device.type == "cuda") as doubts:
+            state = self.method.step(self.state, round)
+        # One number to look at; the rows are looked for only when it is bad.
+        if not torch.isfinite(torch.stack([state.x.sum(), *(total.to(state.x) for total, _ in doubts)]).sum()):
+            for _, refuse in doubts:
+                refuse()
             bad = (~torch.isfinite(state.x).all(dim=1)).nonzero()[:, 0].tolist()
             if bad:
                 raise NonFiniteError("The models are no longer finite.", bad)
