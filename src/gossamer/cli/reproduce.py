@@ -86,8 +86,8 @@ def _warn(plan: Plan) -> None:
     on_cpu = plan.device is None or plan.device.startswith("cpu")
     if on_cpu and any(job.spec.rounds > 1000 and not figures.is_done(job, plan.folder) for job in jobs):
         note(
-            "gossamer: figure 5 in full takes hours on a CPU and minutes on a GPU; try --device cuda, or --rounds 500 "
-            "for its beginning."
+            "gossamer: figure 5 in full takes hours on a CPU and minutes on a GPU; try --device cuda, or --rounds 300 "
+            "--seeds 1 for its beginning."
         )
 
 

@@ -92,7 +92,7 @@ def shortened(job: Job, rounds: int) -> Job:
         table | ({"rounds": min(table["rounds"], rounds)} if "rounds" in table else {}) for table in job.spec.methods
     ]
     most = min(job.spec.rounds, rounds)
-    every = None if job.spec.eval_every is None else min(job.spec.eval_every, max(1, most // 15))
+    every = None if job.spec.eval_every is None else min(job.spec.eval_every, max(1, most // 5))
     return Job(job.name, replace(job.spec, rounds=most, methods=tables, eval_every=every))
 
 

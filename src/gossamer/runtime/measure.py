@@ -55,9 +55,16 @@ def header(
         "torch": torch.__version__,
         "python": platform.python_version(),
         "started": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
-        "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+        "command": _command(),
         **_pictures(problem, mixing),
     }
+
+
+def _command() -> str:
+    """The command line that runs this, without the folder of the program."""
+    program = Path(sys.argv[0])
+    name = program.parent.name if program.name == "__main__.py" else program.name  # python -m gossamer
+    return shlex.join([name, *sys.argv[1:]])
 
 
 def _pictures(problem: Problem, mixing: MixingMatrix) -> dict[str, Any]:
