@@ -115,8 +115,10 @@ def conclude(plan: Plan, command: str) -> Reproduced:
     records: dict[str, list[Record]] = {}
     pictured: dict[str, tuple[str, list[Record]]] = {}
     for name, several in plan.everything().items():
-        there = [replace(job, spec=replace(job.spec, seeds=figures.seeds_done(job, plan.folder))) for job in several]
-        there = [job for job in there if job.spec.seeds]
+        seeds = [figures.seeds_done(job, plan.folder) for job in several]
+        there = [
+            Job(job.name, replace(job.spec, seeds=those)) for job, those in zip(several, seeds, strict=True) if those
+        ]
         records |= {job.name: figures.run(job, plan.folder) for job in there}
         if there:
             title = there[0].spec.name if len(several) == 1 else FIGURES[f"fig{name[6]}"]
