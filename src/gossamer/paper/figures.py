@@ -151,8 +151,9 @@ def is_done(job: Job, folder: Path) -> bool:
 
 def _is_over(place: Path, label: str, seed: int) -> bool:
     """Whether a run came to its end: a file that is not there, cut off or damaged is none that did."""
+    path = place / record_name(label, seed)
     try:
-        return read_record(place / record_name(label, seed)).end is not None
+        return path.is_file() and read_record(path).end is not None
     except DataError:
         return False
 

@@ -175,6 +175,8 @@ def _kept(study: Study, plan: Plan) -> Path:
 
 def _read_fits(path: Path) -> list[Fit] | None:
     """The fits in a file; None if there are none that can be used."""
+    if not path.is_file():  # a pipe would be waited for
+        return None
     try:
         rows = json.loads(path.read_text(encoding="utf-8"))
         return [Fit(**row | {"points": [(float(x), float(y)) for x, y in row["points"]]}) for row in rows]

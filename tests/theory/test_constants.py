@@ -29,7 +29,7 @@ def test_the_constants_of_c_four() -> None:
 
 
 def test_no_better_product_is_feasible() -> None:
-    from gossamer.theory import _largest_c_eta
+    from gossamer.theory.constants import _largest_c_eta
 
     best = absolute_constants(2.0)
     for factor in (0.5, 0.9, 0.99, 1.01, 1.1, 1.5):

@@ -1,0 +1,157 @@
+"""The linear system of the BEER paper's proof: how the four errors and f move in one round.
+
+Omega_1 = ||H - X||_F^2 and Omega_2 = ||G - V||_F^2 are the compression errors, Omega_3 = ||X - x-bar 1'||_F^2 and
+Omega_4 = ||V - v-bar 1'||_F^2 the consensus errors, and Omega_5 = ||v-bar||^2, all in expectation. Lemma omega-1 and
+the descent property say, for every gamma in (0, 1] and every lr = eta > 0 (no step has to be small for them),
+
+    Omega^{t+1}  <=  A Omega^t + b1 Omega_5^t + b2 sigma^2 / b                                          (eq. ls)
+    f(x-bar^{t+1})  <=  f(x-bar^t) - eta/2 ||grad f(x-bar^t)||^2 + q' Omega^t
+                        - (eta/2 - eta^2 L/2) Omega_5^t + eta sigma^2 / (2 b n)                         (eq. descent)
+
+where every f_i is L-smooth, a message leaves at most (1 - alpha) of what it is to carry, and v-bar^0 is the mean of the
+gradients at X^0. All entries were derived anew from the chains of the proof, which give what the lemma prints, but for
+the noise: step (ii) of the chain for Omega_2, and (i) of the one for Omega_4, add the variances of the gradients at
+X^{t+1} and X^t as if the second did not move X^{t+1}, which it does, by -eta times itself. By smoothness the dropped
+term is at most 2 eta L n sigma^2 / b, which f_i = L ||x||^2 / 2 reaches; so b2 here is (1 + eta L) times the paper's.
+"""
+
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+from gossamer.errors import InputError, check_integer, check_nonnegative, check_positive, check_unit
+from gossamer.theory.inputs import check_c
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+Number = TypeVar("Number", float, Fraction)
+
+
+class LinearSystem(NamedTuple):
+    """A, b1, b2 of (eq. ls) and q of Step 2 of the proof."""
+
+    A: "npt.NDArray[np.float64]"
+    """What a round makes of Omega_1 to Omega_4; row i bounds Omega_i."""
+    b1: "npt.NDArray[np.float64]"
+    """What Omega_5 = ||v-bar||^2 adds to them."""
+    b2: "npt.NDArray[np.float64]"
+    """What the gradients' variance sigma^2 / b adds to them."""
+    q: "npt.NDArray[np.float64]"
+    """What they add to f."""
+
+
+def linear_system(alpha: float, rho: float, C: float, L: float, n: int, gamma: float, lr: float) -> LinearSystem:
+    """The matrix and the vectors with which the proof bounds one round of BEER.
+
+    Args:
+        alpha: Of the compressor, `compressor.alpha(d)`.
+        rho: Of the mixing matrix, `mixing.rho`.
+        C: Of the mixing matrix, `mixing.C`.
+        L: Smoothness of every client's objective.
+        n: Clients.
+        gamma: Mixing step, in (0, 1].
+        lr: eta.
+
+    >>> from gossamer.theory import linear_system
+    >>> A, b1, b2, q = linear_system(alpha=0.5, rho=0.2, C=2.0, L=1.0, n=10, gamma=0.01, lr=1e-5)
+    >>> A.shape, [round(float(share), 4) for share in A.diagonal()]
+    ((4, 4), [0.7524, 0.7524, 0.999, 0.999])
+    """
+    import numpy as np
+
+    checked = (
+        check_unit("alpha", alpha),
+        check_unit("rho", rho),
+        check_c(C),
+        check_positive("L", L),
+        check_integer("n", n, 1),
+        check_unit("gamma", gamma),
+        check_positive("lr", lr),
+    )
+    with np.errstate(over="ignore"):
+        try:
+            system = LinearSystem(*(np.array(part, dtype=np.float64) for part in recursion(*checked)))
+        except (OverflowError, ZeroDivisionError):
+            system = None
+    if system is None or not all(np.isfinite(part).all() for part in system):
+        raise InputError(
+            f"The system's numbers exceed what a float holds, at L = {L!r}, gamma = {gamma!r}, lr = {lr!r}."
+        )
+    return system
+
+
+def recursion(
+    alpha: Number, rho: Number, C: Number, L: Number, n: int, gamma: Number, lr: Number
+) -> tuple[tuple[tuple[Number, ...], ...], tuple[Number, ...], tuple[Number, ...], tuple[Number, ...]]:
+    """A, b1, b2, q in floats or in exact fractions, unchecked; Lemma omega-1, eq. omega-1 to omega-4."""
+    zero = alpha - alpha
+    # ||X^{t+1} - X^t||^2 <= 3 gamma^2 C (Omega_1 + Omega_3) + 3 eta^2 (Omega_4 + n Omega_5)      (eq. diff_x)
+    mixed, moved = 3 * gamma**2 * C, 3 * lr**2
+    young, young_mixing = 2 / alpha, 3 / (gamma * rho)  # of (eq. noodle), (eq. rice); of the chain for Omega_3
+    noise = 2 * n * (1 + lr * L)  # the paper: 2 n
+    A = (
+        (1 - alpha / 2 + young * mixed, zero, young * mixed, young * moved),
+        (
+            young * 3 * L**2 * mixed,
+            1 - alpha / 2 + young * mixed,
+            young * 3 * L**2 * mixed,
+            young * (mixed + 3 * L**2 * moved),
+        ),
+        (young_mixing * 2 * gamma**2 * C, zero, 1 - gamma * rho / 2, young_mixing * 2 * lr**2),
+        (
+            young_mixing * 2 * L**2 * mixed,
+            young_mixing * 2 * gamma**2 * C,
+            young_mixing * 2 * L**2 * mixed,
+            1 - gamma * rho / 2 + young_mixing * 2 * L**2 * moved,
+        ),
+    )
+    b1 = (young * moved * n, young * 3 * L**2 * moved * n, zero, young_mixing * 2 * L**2 * moved * n)
+    b2 = (zero, young * 3 * noise, zero, young_mixing * 2 * noise)
+    q = (zero, zero, lr * L**2 / (2 * n), zero)
+    return A, b1, b2, q
+
+
+def lyapunov(f_gap: float, omegas: Sequence[float], weights: Sequence[float]) -> float:
+    """Phi = f(x-bar) - f* + s_1 Omega_1 + s_2 Omega_2 + s_3 Omega_3 + s_4 Omega_4 (eq. lynapunov_def).
+
+    Args:
+        f_gap: f(x-bar) - f*, or an upper bound of it; 0 or more.
+        omegas: Omega_1 to Omega_4, squared Frobenius norms summed over the clients.
+        weights: s_1 to s_4, from `Certificate.weights_for` or `lyapunov_weights`.
+
+    >>> from gossamer.theory import lyapunov
+    >>> lyapunov(2.0, (4.0, 0.0, 1.0, 0.0), (0.25, 1.0, 0.5, 1.0))
+    3.5
+    """
+    f_gap = check_nonnegative("f_gap", f_gap)
+    errors, shares = four_numbers("omegas", omegas), four_numbers("weights", weights)
+    return f_gap + sum(share * error for share, error in zip(shares, errors, strict=True))
+
+
+def lyapunov_weights(c: Sequence[float], rho: float, L: float, n: int) -> tuple[float, float, float, float]:
+    """s = [c_1 L/n, c_2 rho^2/(n L), c_3 L/n, c_4 rho^2/(n L)] of the theorems' constants.
+
+    This is the proof's form (eq. lynapunov_def), which closes; (eq. lf) in the text weighs Omega_4 by c_4 rho^4/(n L).
+
+    Args:
+        c: c_1 to c_4, `AbsoluteConstants.c`.
+        rho: Of the mixing matrix.
+        L: Smoothness.
+        n: Clients.
+    """
+    c1, c2, c3, c4 = four_numbers("c", c)
+    rho, L, n = check_unit("rho", rho), check_positive("L", L), check_integer("n", n, 1)
+    return c1 * L / n, c2 * rho**2 / (n * L), c3 * L / n, c4 * rho**2 / (n * L)
+
+
+def four_numbers(name: str, values: Sequence[float]) -> tuple[float, float, float, float]:
+    """The values as floats, if they are four numbers of 0 or more."""
+    try:
+        first, second, third, fourth = values
+    except (TypeError, ValueError):
+        raise InputError(f"`{name}` must be four numbers, one for each Omega, got {str(values)[:80]}.") from None
+    numbered = enumerate((first, second, third, fourth), start=1)
+    one, two, three, four = (check_nonnegative(f"{name}_{index}", value) for index, value in numbered)
+    return one, two, three, four

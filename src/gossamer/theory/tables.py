@@ -1,0 +1,159 @@
+"""The orders in the BEER paper's tables 1 and 3, as text and as numbers: without constants, so no predictions."""
+
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+
+from gossamer.errors import InputError, check_nonnegative, check_positive, unknown
+
+_SYMBOLS = {
+    "sigma": "sigma^2 bounds the variance of a gradient",
+    "b": "rows a minibatch",
+    "n": "clients",
+    "G": "G^2 bounds the clients' squared gradients, or how much they differ",
+    "rho": "of the mixing matrix",
+    "alpha": "of the compressor",
+    "epsilon": "the target for ||grad f||",
+    "T": "rounds",
+}
+
+
+@dataclass(frozen=True)
+class Order:
+    """An order of magnitude, O(...): a sum of products of powers. The papers give no constants for it.
+
+    So two of its values can be compared (how much more for half the epsilon?), while one alone says nothing.
+    """
+
+    terms: tuple[tuple[tuple[str, Fraction], ...], ...]
+    """For each term, its symbols with their powers."""
+
+    def __str__(self) -> str:
+        return f"O({' + '.join(map(_product, self.terms))})"
+
+    @property
+    def symbols(self) -> tuple[str, ...]:
+        """What it depends on."""
+        return tuple(name for name in _SYMBOLS if any(name in dict(term) for term in self.terms))
+
+    def at(self, **values: float) -> float:
+        """The sum with constant 1: an order, and no prediction.
+
+        Args:
+            **values: A value for each of `symbols`; those of other orders are ignored.
+        """
+        for name in values:
+            if name not in _SYMBOLS:
+                raise unknown("symbol", name, _SYMBOLS)
+        for name in self.symbols:
+            if name not in values:
+                raise InputError(
+                    f"{self} needs a value for {name!r} ({_SYMBOLS[name]}), got {', '.join(values) or 'none'}."
+                )
+        checked = {
+            name: check_nonnegative(name, values[name])
+            if name in ("sigma", "G")
+            else check_positive(name, values[name])
+            for name in self.symbols
+        }
+        try:
+            total = sum(math.prod(checked[name] ** float(power) for name, power in term) for term in self.terms)
+        except (OverflowError, ZeroDivisionError):
+            total = math.inf
+        if total == math.inf:
+            raise InputError(f"{self} exceeds what a float holds at {checked}; take milder values.")
+        return float(total)
+
+
+@dataclass(frozen=True)
+class Orders:
+    """A row of the BEER paper's tables 1 and 3 (nonconvex), and of the text where it has more."""
+
+    method: str
+    rate: Order
+    """Of the mean of ||grad f||^2 after T rounds (Table 1)."""
+    rounds: Order
+    """To ||grad f|| <= epsilon (Table 3, which leaves out alpha and rho)."""
+    gradients: Order
+    """Of rows, by each client (Table 3)."""
+    network_rounds: Order | None
+    """To epsilon with full gradients, with alpha and rho, where the paper says it (section 4.1)."""
+    assumes: str
+    """Beside smoothness and bounded variance."""
+
+
+def orders(method: str) -> Orders:
+    """The orders that the BEER paper gives for a method: `beer`, `choco_sgd`, `deepsqueeze` or `squarm_sgd`.
+
+    >>> from gossamer.theory import orders
+    >>> print(orders("choco_sgd").rounds)
+    O(G / epsilon^3 + sigma^2 / (b n epsilon^4))
+    >>> orders("choco_sgd").rounds.at(epsilon=0.5, G=1.0, sigma=0.0, n=10, b=1)
+    8.0
+    """
+    name = method.strip().lower().replace("-", "_") if isinstance(method, str) else method
+    for row in _ROWS:
+        if row.method == name:
+            return row
+    raise unknown("method with orders in the paper named", method, [row.method for row in _ROWS])
+
+
+def _order(*terms: dict[str, float]) -> Order:
+    exact = [{name: Fraction(power).limit_denominator(10) for name, power in term.items()} for term in terms]
+    return Order(tuple(tuple(term.items()) for term in exact))
+
+
+def _product(term: tuple[tuple[str, Fraction], ...]) -> str:
+    """A term as text, what is divided by behind one slash."""
+    power = dict(term)
+
+    def powers(sign: int) -> list[str]:
+        chosen = {name: abs(power[name]) for name in _SYMBOLS if sign * power.get(name, 0) > 0}
+        return [
+            name if exponent == 1 else f"{name}^{exponent if exponent.denominator == 1 else f'({exponent})'}"
+            for name, exponent in chosen.items()
+        ]
+
+    above, below = powers(1), powers(-1)
+    text = " ".join(above) or "1"
+    if not below:
+        return text
+    return f"{text} / {below[0] if len(below) == 1 else '(' + ' '.join(below) + ')'}"
+
+
+_BATCHES: dict[str, float] = {"sigma": 2, "b": -1, "n": -1, "epsilon": -4}
+_ROWS_OF: dict[str, float] = {"sigma": 2, "n": -1, "epsilon": -4}
+_ROWS = (
+    Orders(
+        "squarm_sgd",
+        _order({"n": -1 / 2, "T": -1 / 2}, {"n": 1, "G": 2, "T": -1}),
+        _order({"n": 1, "G": 2, "epsilon": -2}, _BATCHES),
+        _order(_ROWS_OF, {"n": 1, "G": 2, "epsilon": -2}),
+        None,
+        "bounded gradients",
+    ),
+    Orders(
+        "deepsqueeze",
+        _order({"G": 2 / 3, "T": -2 / 3}),
+        _order({"G": 1, "epsilon": -3}, _BATCHES),
+        _order(_ROWS_OF, {"G": 1, "epsilon": -3}),
+        None,
+        "bounded dissimilarity",
+    ),
+    Orders(
+        "choco_sgd",
+        _order({"G": 2 / 3, "T": -2 / 3}),
+        _order({"G": 1, "epsilon": -3}, _BATCHES),
+        _order(_ROWS_OF, {"G": 1, "epsilon": -3}),
+        _order({"G": 1, "rho": -2, "alpha": -1, "epsilon": -3}),
+        "bounded gradients",
+    ),
+    Orders(
+        "beer",
+        _order({"T": -1}),
+        _order({"epsilon": -2}),
+        _order({"sigma": 2, "epsilon": -4}, {"epsilon": -2}),
+        _order({"rho": -3, "alpha": -1, "epsilon": -2}),
+        "nothing",
+    ),
+)
