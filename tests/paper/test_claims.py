@@ -108,6 +108,9 @@ def test_what_was_not_run_cannot_be_told() -> None:
     assert (judged.verdict, judged.values) == ("cannot be told", [])
     assert "not there" in judged.note
     assert all(one.claim.id.startswith(("fig1", "data")) for one in judge_all(results())), "and is not listed"
+    some = [one for one in results().records["figure1"] if one.label != "D2"]
+    lacking = {one.claim.id: one.verdict for one in judge_all(Results({"figure1": some}))}
+    assert lacking["fig1-beer"] == "cannot be told", "but a figure that was begun has all its claims"
 
 
 def test_a_mistake_in_a_measure_is_not_taken_for_a_missing_run(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,7 @@
 """`gossamer reproduce`: jobs that are run once, pictures, and verdicts."""
 
 import json
+import os
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +12,7 @@ import torch
 from commands import gossamer
 
 import gossamer as gs
-from gossamer.errors import StoppedError
+from gossamer.errors import InputError, StoppedError
 from gossamer.paper import figures, reproduction
 from gossamer.paper.claims import claims
 from gossamer.paper.figures import FIGURES, GRAPHS, Job, jobs, rehearsal, shortened
@@ -124,6 +125,79 @@ def test_a_damaged_record_is_run_again(tmp_path: Path, content: bytes) -> None:
     assert read_record(path).end is not None
 
 
+def lines_of(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda told: [*told[:2], told[-1]],  # cut short, with an end
+        lambda told: [told[0] | {"label": "DSGD"}, *told[1:]],
+        lambda told: [told[0] | {"seed": 7}, *told[1:]],
+        lambda told: [told[0] | {"method": "BEER"}, *told[1:]],
+        lambda told: [told[0] | {"mixing": None}, *told[1:]],
+        lambda told: [*told[:-2], told[-2] | {"bits": None}, told[-1]],
+        lambda told: [*told[:-2], told[-2] | {"grad_norm": "x"}, told[-1]],
+        lambda told: [*told[:-1], {"end": {}}][:-1],
+    ],
+)
+def test_a_record_of_something_else_is_run_again(tmp_path: Path, damage: Any) -> None:
+    whole = figures.run(quick(), tmp_path)
+    path = next(tmp_path.rglob("BEER-seed0.jsonl"))
+    path.write_text("".join(json.dumps(line) + "\n" for line in damage(lines_of(path))))
+    assert not figures.is_done(quick(), tmp_path)
+    mended = figures.run(quick(), tmp_path)
+    assert [one.rows[-1]["grad_norm"] for one in mended] == [one.rows[-1]["grad_norm"] for one in whole]
+    conclude(Plan(["fig1"], tmp_path, [0], quick=True), "")
+
+
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    plan = Plan(["rates"], tmp_path, [0], quick=True)
+    study = next(one for one in studies(quick=True) if one.name == "linear")
+    run_study(study, plan)
+    (kept,) = (tmp_path / "rates").iterdir()
+    kept.unlink()
+    os.mkfifo(kept)
+    assert run_study(study, plan)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"slope": "x"}, {"slope": None}, {"theory": "3"}, {"slope": 10**400}, {"points": 3}, {"method": 4}, {"more": 1}],
+)
+def test_damaged_fits_are_found_again(tmp_path: Path, change: dict[str, Any]) -> None:
+    plan = Plan(["rates"], tmp_path, [0], quick=True)
+    study = next(one for one in studies(quick=True) if one.name == "linear")
+    fits = run_study(study, plan)
+    (kept,) = (tmp_path / "rates").iterdir()
+    rows = json.loads(kept.read_text())
+    kept.write_text(json.dumps([rows[0] | change, *rows[1:]]))
+    assert run_study(study, plan) == fits
+
+
+def test_places_are_checked_before_anything_runs(tmp_path: Path) -> None:
+    def refused(path: Path, **how: Any) -> str:
+        with pytest.raises(InputError) as error:
+            Plan(["fig1"], path, **how).check_place()
+        return str(error.value)
+
+    (tmp_path / "file").write_text("")
+    assert "cannot be made" in refused(tmp_path / "file")
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (mine / "report.html").write_text("my own page")
+    assert "not a report of Gossamer" in refused(mine)
+    (mine / "report.html").unlink()
+    (mine / "claims.json").write_text("[]")
+    assert "not of Gossamer" in refused(mine)
+    (mine / "claims.json").write_text('{"shortened": true, "claims": []}')
+    assert "give runs in full another folder" in refused(mine)
+    Plan(["fig1"], mine, quick=True).check_place()
+    (mine / "claims.json").write_text('{"shortened": false, "claims": []}')
+    assert "give shortened runs another folder" in refused(mine, rounds=50)
+
+
 def test_studies_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = Plan(["rates"], tmp_path, [0], quick=True)
     study = next(one for one in studies(quick=True) if one.name == "linear")
@@ -176,6 +250,7 @@ def test_the_command(tmp_path: Path) -> None:
         (["fig1", "--rounds", "1"], "`rounds` must be"),
         (["fig1", "--data-dir", "nowhere", "-q"], "nowhere"),
         (["fig1", "--quick", "--device", "abacus"], "abacus"),
+        (["rates", "--device", "cpu"], "The rates take no --device"),
     ],
 )
 def test_mistakes(tmp_path: Path, options: list[str], sentence: str) -> None:

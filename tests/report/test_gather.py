@@ -138,7 +138,7 @@ def test_claims_and_rates_keep_what_is_sound(tmp_path: Path) -> None:
     found = gather(tmp_path)
     assert found.claims is not None
     (claim,) = found.claims["claims"]
-    assert (claim["values"], claim["value"], claim["where"]) == ([1, 2], 1.5, "")
+    assert (claim["values"], claim["value"], claim["where"]) == ([1, None, 2], 1.5, "")
     assert found.rates[0]["points"] == [[1, 2]]
     assert len(found.left_out) == 2
 

@@ -222,7 +222,10 @@ def _add_reproduce(add: Any) -> None:
     )
     reproduce.add_argument("what", metavar="WHAT", choices=claims.WHAT, help=", ".join(claims.WHAT))
     reproduce.add_argument(
-        "-o", "--output", metavar="DIR", help="where it goes (default: reproduced); for exactness, a CSV file"
+        "-o",
+        "--output",
+        metavar="DIR",
+        help="where it goes (default: reproduced, or rehearsed); for exactness, a CSV file",
     )
     reproduce.add_argument("--seeds", type=int, metavar="N", help="runs of each method (default: 3)")
     reproduce.add_argument(

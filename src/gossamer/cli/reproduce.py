@@ -23,6 +23,7 @@ from gossamer.paper.claims import counted
 from gossamer.paper.figures import FIGURES, Job
 from gossamer.paper.rates import Study
 from gossamer.paper.reproduction import Plan, Reproduced, conclude, run_study
+from gossamer.problems.base import as_device
 from gossamer.report import write_page
 
 WHAT = [*FIGURES, "rates", "all", "exactness"]
@@ -39,12 +40,13 @@ def reproduce(options: argparse.Namespace) -> int:
     if options.what == "exactness":
         return exactness_table(options)
     plan = _plan(options)
+    plan.check_place()
     _warn(plan)
     with resume_news(options.quiet), stop_signals() as should_stop:
         try:
             _run(plan, options.quiet, should_stop)
         except StoppedError as error:
-            raise StoppedError(f"{error} The same command goes on from there.") from None
+            raise StoppedError(f"{error} The same command goes on with what is left.") from None
     with waiting("Drawing and judging", options.quiet):
         done = conclude(plan, _command(options))
         page = plan.folder / "report.html"
@@ -67,10 +69,16 @@ def _plan(options: argparse.Namespace) -> Plan:
         check_integer("rounds", options.rounds, 2)
     if options.quick and options.rounds is not None:
         raise InputError("--quick sets the rounds itself; leave --rounds out.")
+    if options.what == "rates":
+        for name in ("as_published", "rounds", "device", "seeds"):
+            if getattr(options, name):
+                raise InputError(f"The rates take no --{name.replace('_', '-')}; leave it out.")
+    if options.device is not None:
+        as_device(options.device)
     what = [*FIGURES, "rates"] if options.what == "all" else [options.what]
     return Plan(
         what,
-        Path(options.output or "reproduced"),
+        Path(options.output or ("rehearsed" if options.quick else "reproduced")),
         range(many),
         published=options.as_published,
         quick=options.quick,
@@ -117,8 +125,7 @@ def _run(plan: Plan, quiet: bool, should_stop: Callable[[], bool]) -> None:
                 )
                 show(sum(thing.labels.values()))
             else:
-                begin()
-                run_study(thing, plan, show, should_stop)
+                run_study(thing, plan, show, should_stop, begin)
                 show(1.0)
 
 
@@ -174,7 +181,7 @@ def _show(done: Reproduced, plan: Plan, page: Path) -> None:
     counts = counted([one.verdict for one in done.judged])
     held, failed, unclear = counts.values()
     said = f"{held} hold, {failed} do not hold, {unclear} cannot be told"
-    short = " Runs were shortened: nothing is concluded from them." if plan.quick or plan.rounds is not None else ""
+    short = " Runs were shortened: nothing is concluded from them." if plan.is_short else ""
     out.print(f"{len(done.judged)} claims: {said}.{short}", highlight=False, soft_wrap=True)
     lines = [f"Page:    {page}", f"Figures: {plan.folder / 'figures'}", f"Table:   {plan.folder / 'claims.csv'}"]
     out.print("\n".join(map(escape, lines)), highlight=False, soft_wrap=True)

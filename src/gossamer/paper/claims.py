@@ -137,8 +137,15 @@ def judge_all(results: Results, *, too_short: bool = False) -> list[Judged]:
     """Every claim whose runs are there, as the text says and as published; then the rates."""
     judged = [judge(claim, results, too_short=too_short) for claim in claims()]
     judged += [judge_published(claim, results, too_short=too_short) for claim in claims() if claim.published]
-    judged = [one for one in judged if one.values]
+    judged = [one for one in judged if one.values or _is_begun(one.claim, results)]
     return judged + [judge_fit(fit, too_short=too_short) for fit in results.fits]
+
+
+def _is_begun(claim: Claim, results: Results) -> bool:
+    """Whether the figure that a claim is about has runs at all."""
+    published = claim.id.endswith("-published")
+    figure = claim.id[:4].replace("fig", "figure")
+    return any(name.startswith(figure) and name.endswith("-published") == published for name in results.records)
 
 
 def counted(verdicts: Sequence[str]) -> dict[str, int]:
@@ -174,7 +181,7 @@ def _norms(job: str, above: str, below: str) -> Measure:
 def _positive_clients(r: Results) -> Numbers:
     shares = r.about("figure1", "shares")
     place = shares["labels"].index("1")
-    return [float(sum(2 * counts[place] > sum(counts) for counts in shares["counts"]))]
+    return [abs(5.0 - sum(2 * counts[place] > sum(counts) for counts in shares["counts"]))]
 
 
 @_measure("data-mnist")
@@ -345,7 +352,8 @@ def _early_gain(r: Results) -> Numbers:
         curves = [[(row["round"], row["accuracy"]) for row in record.rows] for record in r.of("figure5", label)]
         early = [[value for t, value in curve if t <= curve[-1][0] / 5][-1] for curve in curves]
         begin, end = ([curve[place][1] for curve in curves] for place in (0, -1))
-        found.append(ratio(less(early, begin), less(end, begin)))
+        gains = [gain if gain > 0 else math.nan for gain in less(end, begin)]  # no gain has no share of it
+        found.append(ratio(less(early, begin), gains))
     return smallest(*found)
 
 

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -10,8 +11,9 @@ from typing import Any
 from gossamer.errors import DataError
 from gossamer.paper import shipped_spec
 from gossamer.paper.published import as_published
+from gossamer.report.gather import load_record
 from gossamer.runtime.experiment import prepare
-from gossamer.runtime.record import Record, read_record, record_name
+from gossamer.runtime.record import Record, record_name
 from gossamer.runtime.recorder import Progress
 from gossamer.spec import Spec, load_spec
 
@@ -120,7 +122,9 @@ def run(
     """
     place = folder / job.folder
     missing = {
-        label: left for label in job.labels if (left := [s for s in job.spec.seeds if not _is_over(place, label, s)])
+        label: left
+        for label, rounds in job.labels.items()
+        if (left := [seed for seed in job.spec.seeds if not _is_over(place, label, seed, rounds)])
     }
     if missing:
         if on_start is not None:
@@ -129,33 +133,53 @@ def run(
         (place / "spec.toml").write_text(_text(job.spec), encoding="utf-8")
         experiment = prepare(job.spec, data_dir=data_dir, device=device)
         for label, seeds in missing.items():
+            for seed in seeds:
+                _clear(place / record_name(label, seed))
             part = replace(
                 experiment,
                 spec=replace(job.spec, seeds=seeds),
                 methods={label: experiment.methods[label]},
             )
             part.run(place, progress, resume=True, should_stop=should_stop)
-    return [read_record(place / record_name(label, seed)) for label in job.labels for seed in job.spec.seeds]
+    return [load_record(place / record_name(label, seed)) for label in job.labels for seed in job.spec.seeds]
+
+
+def _clear(path: Path) -> None:
+    """Remove a record that says it is over, and is not what was asked for: resuming would take its word."""
+    try:
+        is_under_way = path.is_file() and load_record(path).end is None
+    except (DataError, OSError):
+        is_under_way = False
+    if not is_under_way and not path.is_dir():
+        path.unlink(missing_ok=True)
 
 
 def seeds_done(job: Job, folder: Path) -> list[int]:
-    """The seeds of the job with which every method is through."""
+    """The seeds, the job's own or others, with which every method is through."""
     place = folder / job.folder
-    return [seed for seed in job.spec.seeds if all(_is_over(place, label, seed) for label in job.labels)]
+    found = [re.search(r"-seed(\d+)\.jsonl$", path.name) for path in place.glob("*.jsonl")]
+    seeds = sorted({int(match[1]) for match in found if match})
+    return [seed for seed in seeds if all(_is_over(place, label, seed, n) for label, n in job.labels.items())]
 
 
 def is_done(job: Job, folder: Path) -> bool:
     """Whether every run of the job is over."""
-    return seeds_done(job, folder) == job.spec.seeds
+    return set(job.spec.seeds) <= set(seeds_done(job, folder))
 
 
-def _is_over(place: Path, label: str, seed: int) -> bool:
+def _is_over(place: Path, label: str, seed: int, rounds: int) -> bool:
     """Whether a run came to its end: a file that is not there, cut off or damaged is none that did."""
     path = place / record_name(label, seed)
     try:
-        return path.is_file() and read_record(path).end is not None
-    except DataError:
+        record = load_record(path) if path.is_file() else Record({})
+    except (DataError, OSError):
         return False
+    if record.end is None or (record.label, record.seed) != (label, seed):
+        return False
+    told = [isinstance(record.header.get(name), dict) for name in ("method", "problem", "mixing")]
+    counted = [isinstance(row.get(name), int | float) for row in record.rows for name in ("bits", "bits_paper")]
+    through = record.diverged is not None or record.rows[-1]["round"] == rounds
+    return through and all(told) and all(counted)
 
 
 def _text(spec: Spec) -> str:

@@ -35,6 +35,8 @@ class Fit:
     points: list[tuple[float, float]]
     """Geometric means over the seeds."""
     note: str = ""
+    is_exponential: bool = False
+    """The slope is the change of log y for a unit of x, not a power."""
 
     @property
     def tolerance(self) -> float:

@@ -162,7 +162,7 @@ def linear(at: Settings, seeds: Sequence[int], watch: Watch) -> list[Fit]:
         found.append(
             Fit("linear", f"linear convergence under PL, lr = {lr:g}", "BEER", "t (rounds)",
                 "f(x-bar) - f* + L mean ||x_i - x-bar||^2", line.slope, line.low, line.high,
-                math.log(1 - mu * lr), True, means(times, ys)[::every], note)
+                math.log(1 - mu * lr), True, means(times, ys)[::every], note, is_exponential=True)
         )  # fmt: skip
     return found
 

@@ -13,12 +13,15 @@ from pathlib import Path
 from typing import Any
 
 from gossamer._version import __version__
+from gossamer.errors import InputError
 from gossamer.paper import figures
 from gossamer.paper.claims import Judged, judge_all
 from gossamer.paper.figures import FIGURES, Job
 from gossamer.paper.rates import Fit, Study, studies
 from gossamer.paper.results import Results
 from gossamer.report import panels_figure, summarize
+from gossamer.report.gather import number
+from gossamer.report.page import check_place
 from gossamer.runtime.record import Record
 
 BOTH_WAYS = ("fig1", "fig4")
@@ -49,6 +52,33 @@ class Plan:
     data_dir: str | None = None
     device: str | None = None
 
+    @property
+    def is_short(self) -> bool:
+        """Whether nothing can be concluded."""
+        return self.quick or self.rounds is not None
+
+    def check_place(self) -> None:
+        """Refuse a folder in which the results cannot go, before anything runs; make it if it is not there."""
+        for folder in (self.folder, self.folder / "figures", self.folder / "rates"):
+            try:
+                folder.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise InputError(f"The folder '{folder}' cannot be made: {error.strerror or error}.") from None
+        check_place(self.folder / "report.html")
+        told = self.folder / "claims.json"
+        if not told.exists():
+            return
+        try:
+            short = json.loads(told.read_text(encoding="utf-8"))["shortened"]
+        except (OSError, ValueError, TypeError, KeyError, RecursionError):
+            raise InputError(
+                f"'{told}' is not of Gossamer, or damaged; give another folder with -o, or remove it."
+            ) from None
+        if short != self.is_short:
+            kinds = ("shortened runs", "runs in full")
+            here, there = kinds if self.is_short else kinds[::-1]
+            raise InputError(f"'{self.folder}' holds the verdicts of {there}; give {here} another folder with -o.")
+
     def jobs(self) -> dict[str, list[Job]]:
         """The experiments of each figure."""
         planned = {figure: self._jobs(figure, self.published) for figure in self.what if figure in FIGURES}
@@ -59,8 +89,8 @@ class Plan:
 
     @property
     def rate_seeds(self) -> list[int]:
-        """Twice as many as elsewhere: intervals over three seeds are wider than what they are to tell apart."""
-        return list(range(2 * len(self.seeds)))
+        """Six: intervals over three are wider than what they are to tell apart."""
+        return list(range(2 if self.quick else 6))
 
     def studies(self) -> list[Study]:
         """The studies of rates, if they are wanted."""
@@ -97,10 +127,13 @@ def run_study(
     plan: Plan,
     progress: Callable[[float], None] | None = None,
     should_stop: Callable[[], bool] | None = None,
+    on_start: Callable[[], None] | None = None,
 ) -> list[Fit]:
     """The fits of a study: kept under a fingerprint of its settings and seeds, and read if they are there."""
     path = _kept(study, plan)
     if (fits := _read_fits(path)) is None:
+        if on_start is not None:
+            on_start()
         fits = study.run(plan.rate_seeds, progress, should_stop)
         path.parent.mkdir(parents=True, exist_ok=True)
         _write(path, json.dumps([asdict(fit) for fit in fits], indent=1))
@@ -121,9 +154,10 @@ def conclude(plan: Plan, command: str) -> Reproduced:
         ]
         records |= {job.name: figures.run(job, plan.folder) for job in there}
         if there:
-            title = there[0].spec.name if len(several) == 1 else FIGURES[f"fig{name[6]}"]
+            kind = (", as published" if name.endswith("-published") else "") + (" (rehearsal)" if plan.quick else "")
+            title = there[0].spec.name if len(several) == 1 else FIGURES[f"fig{name[6]}"] + kind
             pictured[name] = (title, [record for job in there for record in records[job.name]])
-    is_short = plan.quick or plan.rounds is not None
+    is_short = plan.is_short
     fits = [fit for study in studies(plan.quick) for fit in _read_fits(_kept(study, plan)) or []]
     judged = judge_all(Results(records, fits), too_short=is_short)
     place = plan.folder / "figures"
@@ -146,7 +180,7 @@ def conclude(plan: Plan, command: str) -> Reproduced:
     _write_csv(plan.folder / "runs.csv", [_run_row(job, record) for job, kept in records.items() for record in kept])
     if fits:
         told = [asdict(fit) | {"agrees": fit.agrees, "is_reached": fit.is_reached} for fit in fits]
-        _write(plan.folder / "rates.json", json.dumps(about | {"fits": told}, indent=1))
+        _write(plan.folder / "rates.json", json.dumps(about | {"fits": told}, indent=1, allow_nan=False))
         _write_csv(plan.folder / "rates.csv", [{k: v for k, v in row.items() if k != "points"} for row in told])
     return Reproduced(judged, fits, pictures)
 
@@ -179,9 +213,13 @@ def _read_fits(path: Path) -> list[Fit] | None:
         return None
     try:
         rows = json.loads(path.read_text(encoding="utf-8"))
-        return [Fit(**row | {"points": [(float(x), float(y)) for x, y in row["points"]]}) for row in rows]
-    except (OSError, ValueError, TypeError, KeyError):
+        fits = [Fit(**row | {"points": [(float(x), float(y)) for x, y in row["points"]]}) for row in rows]
+    except (OSError, ValueError, TypeError, KeyError, OverflowError, RecursionError):
         return None
+    numbers = [value for fit in fits for value in (fit.slope, fit.low, fit.high, fit.theory)]
+    words = [word for fit in fits for word in (fit.study, fit.what, fit.method, fit.x, fit.y, fit.note)]
+    whole = all(number(value) is not None for value in numbers) and all(isinstance(word, str) for word in words)
+    return fits if fits and whole else None
 
 
 def _versions() -> dict[str, str]:
@@ -201,7 +239,7 @@ def _versions() -> dict[str, str]:
 
 def _write(path: Path, text: str) -> None:
     """The whole text, or what was there before."""
-    beside = path.with_name(f".{path.name}.tmp")
+    beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     beside.write_text(text + "\n", encoding="utf-8")
     os.replace(beside, path)
 

@@ -68,34 +68,35 @@ function drawShares(shares) {
     picture, el("ul", { class: "key" }, key));
 }
 
-/** One study: the points of each method, the fitted line, and the line that the theory expects. */
-function drawRates(study, fits) {
+/** One question: the points of each method, the fitted line, and the line that the theory expects. */
+function drawRates(what, fits) {
+  const first = fits[0], logx = !first.is_exponential;
+  const u = (a) => (logx ? Math.log10(a) : a * Math.LOG10E), back = (v) => (logx ? 10 ** v : v / Math.LOG10E);
   const dots = fits.flatMap((fit) => fit.points);
   if (!dots.length) return null;
   const width = 350, height = 270, box = { left: 48, top: 32, right: width - 10, bottom: height - 48 };
-  const side = (k) => widen(true, Math.min(...dots.map((p) => p[k])), Math.max(...dots.map((p) => p[k])), 0.06);
-  const [xs, ys] = [side(0), side(1)];
-  const x = { at: scale(true, ...xs, box.left, box.right), marks: ticks(true, ...xs, 5) };
+  const side = (k, log) => widen(log, Math.min(...dots.map((p) => p[k])), Math.max(...dots.map((p) => p[k])), 0.06);
+  const [xs, ys] = [side(0, logx), side(1, true)];
+  const x = { at: scale(logx, ...xs, box.left, box.right), marks: ticks(logx, ...xs, 5) };
   const y = { at: scale(true, ...ys, box.bottom, box.top), marks: ticks(true, ...ys, 5) };
   const clip = `rates-${drawRates.count = (drawRates.count ?? 0) + 1}`;
   const inside = svg("g", { "clip-path": `url(#${clip})` });
   fits.forEach((fit, index) => {
     if (!fit.points.length) return;
-    const logs = fit.points.map(([a, b]) => [Math.log10(a), Math.log10(b)]);
+    const logs = fit.points.map(([a, b]) => [u(a), Math.log10(b)]);
     const middle = [0, 1].map((k) => logs.reduce((sum, p) => sum + p[k], 0) / logs.length);
     const ends = [Math.min(...logs.map((p) => p[0])), Math.max(...logs.map((p) => p[0]))];
     const line = (slope, attributes) => {
-      const [p, q] = ends.map((u) => [x.at(10 ** u).toFixed(1), y.at(10 ** (middle[1] + slope * (u - middle[0]))).toFixed(1)]);
+      const [p, q] = ends.map((v) => [x.at(back(v)).toFixed(1), y.at(10 ** (middle[1] + slope * (v - middle[0]))).toFixed(1)]);
       return svg("path", { ...attributes, d: `M${p.join(" ")}L${q.join(" ")}` });
     };
     if (fit.theory !== null) inside.append(line(fit.theory, { class: "theory" }));
     inside.append(line(fit.slope, { class: `curve ${look(index)}` }));
     for (const [a, b] of fit.points) inside.append(svg("circle", { class: `dot c${index % 7}`, cx: x.at(a), cy: y.at(b), r: 3.5 }));
   });
-  const first = fits[0];
   return el("figure", { class: "rates" },
-    el("figcaption", {}, el("strong", {}, study || "Rates"), first.what ? ` ${first.what}` : ""),
-    svg("svg", { class: "picture", viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `${study}: ${first.what}` },
+    el("figcaption", {}, el("strong", {}, what || first.study || "Rates")),
+    svg("svg", { class: "picture", viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": what || "rates" },
       svg("defs", {}, svg("clipPath", { id: clip }, svg("rect", { x: box.left, y: box.top, width: box.right - box.left, height: box.bottom - box.top }))),
       drawAxes(box, x, y, { x: first.x || "x", y: first.y || "y" }), inside),
     el("ul", { class: "key" },

@@ -57,7 +57,7 @@ def panels_figure(records: Sequence[Record], path: Path, title: str = "") -> Non
                 panels[row][column].set(xlabel=_X[x], ylabel=_Y[y], **scale)
                 if x == "round":
                     panels[row][column].set_xlim(left=0)
-                else:
+                elif _is_wide(records, x):
                     panels[row][column].set_xscale("log")
         handles, labels = panels[0][0].get_legend_handles_labels()
         if handles:
@@ -65,6 +65,13 @@ def panels_figure(records: Sequence[Record], path: Path, title: str = "") -> Non
         if title:
             figure.suptitle(plain(title), fontsize=10)
         save(figure, path)
+
+
+def _is_wide(records: Sequence[Record], x: str) -> bool:
+    """Whether a log axis has enough decades to be labelled."""
+    last = [record.rows[-1][x] for record in records if len(record.rows) > 1]
+    first = [record.rows[1][x] for record in records if len(record.rows) > 1]
+    return bool(last) and max(last) > 30 * max(1, min(first))
 
 
 def _by_label(records: Sequence[Record]) -> list[tuple[str, list[Record]]]:
@@ -132,7 +139,7 @@ def _draw(
 
 def save(figure: Any, path: Path) -> None:
     """Write beside the place and move in, so that no half-made picture is left."""
-    part = path.with_name(f".{path.name}.part")
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         figure.savefig(part, format=path.suffix.lstrip(".") or "png")
         os.replace(part, path)

@@ -228,12 +228,13 @@ def _claims(path: Path, left_out: list[str]) -> dict[str, Any] | None:
         claims.append(
             {name: _text(claim.get(name)) for name in _CLAIM}
             | {"verdict": claim["verdict"], "value": number(claim.get("value"))}
-            | {"values": [v for v in values if number(v) is not None] if isinstance(values, list) else []}
+            | {"values": [v for v in values if v is None or number(v) is not None] if isinstance(values, list) else []}
         )
     if not claims:
         return None
     versions = told.get("versions")
     return {
+        "title": _text(told.get("title")),
         "command": _text(told.get("command")),
         "date": _text(told.get("date")),
         "versions": {k: _text(v) for k, v in versions.items()} if isinstance(versions, dict) else {},
@@ -254,6 +255,7 @@ def _rates(path: Path, left_out: list[str]) -> list[dict[str, Any]]:
         fits.append(
             {name: _text(fit.get(name)) for name in _FIT}
             | {name: number(fit.get(name)) for name in ("slope", "low", "high", "theory")}
+            | {"is_exponential": fit.get("is_exponential") is True, "agrees": _text(fit.get("agrees"))}
             | {"points": [p for p in points if _is_point(p)] if isinstance(points, list) else []}
         )
     return fits

@@ -56,29 +56,33 @@ function claimsSection(told) {
 }
 
 function claimRow(claim) {
-  const { values } = claim, spread = values.length > 1 ? `${show(Math.min(...values))} to ${show(Math.max(...values))}, ${values.length} seeds` : "";
+  // A value that JSON has no number for was infinite: a run diverged, or never got there.
+  const values = claim.values.map((value) => value ?? Infinity);
+  const told = (value) => (Number.isFinite(value) ? show(value) : "infinite");
+  const mean = values.length ? values.reduce((sum, value) => sum + value, 0) / values.length : null;
+  const spread = values.length > 1 ? `${told(Math.min(...values))} to ${told(Math.max(...values))}, ${values.length} seeds` : "";
   const cell = (name, ...children) => el("td", { "data-name": name }, ...children);
   return el("tr", { "data-verdict": claim.verdict, id: claim.id ? `claim-${claim.id}` : null },
     cell("", verdictMark(claim.verdict)),
     cell("", el("div", {}, claim.says), claim.quantity ? el("div", { class: "quiet" }, claim.quantity) : null),
-    cell("measured", el("div", { class: "figure" }, show(claim.value)), spread ? el("div", { class: "quiet" }, spread) : null),
+    cell("measured", el("div", { class: "figure" }, mean === null ? show(claim.value) : told(mean)), spread ? el("div", { class: "quiet" }, spread) : null),
     cell("holds if", el("div", {}, claim.rule), claim.why ? el("div", { class: "quiet" }, claim.why) : null),
     cell("note", claim.note));
 }
 
 /** Fitted slopes beside what the theory expects. */
 function ratesSection(rates) {
-  const studies = [...new Set(rates.map((fit) => fit.study))];
+  const panels = [...new Set(rates.map((fit) => fit.what))];
   const rows = rates.map((fit) => el("tr", {},
     el("td", { class: "said" }, el("div", {}, fit.study), el("div", { class: "quiet" }, fit.what)), el("th", { scope: "row" }, fit.method),
     el("td", { class: "number" }, show(fit.slope)),
     el("td", { class: "number" }, fit.low === null || fit.high === null ? "–" : `${show(fit.low)} to ${show(fit.high)}`),
-    el("td", { class: "number" }, show(fit.theory))));
+    el("td", { class: "number" }, show(fit.theory)), el("td", {}, fit.agrees)));
   return el("section", { id: "rates" },
     el("h2", {}, "Rates"),
-    tableBox(el("table", {}, el("thead", {}, el("tr", {}, ["study", "method", "slope", "interval", "theory"].map((name, k) =>
-      el("th", { scope: "col", class: k > 1 ? "number" : null }, name)))), el("tbody", {}, rows)), "Fitted rates"),
-    el("div", { class: "gallery" }, studies.map((study) => drawRates(study, rates.filter((fit) => fit.study === study)))));
+    tableBox(el("table", {}, el("thead", {}, el("tr", {}, ["study", "method", "slope", "interval", "theory", "verdict"].map((name, k) =>
+      el("th", { scope: "col", class: k > 1 && k < 5 ? "number" : null }, name)))), el("tbody", {}, rows)), "Fitted rates"),
+    el("div", { class: "gallery" }, panels.map((what) => drawRates(what, rates.filter((fit) => fit.what === what)))));
 }
 
 /** One row a method; the best of each column in bold. */
