@@ -190,13 +190,14 @@ def test_bad_specs_get_one_sentence_and_leave_nothing(case: str, spec: Path, tmp
     ("arguments", "said"),
     [
         (["run", "nowhere.toml"], "The spec 'nowhere.toml' cannot be read: No such file or directory."),
-        (["run", "figure9"], "Did you mean 'figure1'?"),
+        (["run", "figur1"], "Did you mean 'figure1'?"),
         (["run"], "required: SPEC"),
         (["run", "my.toml", "--device", "abacus"], "The device 'abacus' cannot be used"),
         (["run", "my.toml", "-o", "my.toml/x"], "my.toml"),
         (
             ["run", "nope"],
-            "There is no spec file, and no shipped spec, 'nope'; there are 'demo', 'figure1', 'operators'.",
+            "There is no spec file, and no shipped spec, 'nope'; there are 'demo', 'figure1', 'figure2', 'figure3', "
+            "'figure4', 'figure4_tuned', 'figure5', 'operators'.",
         ),
         (["run", "figure1", "--data-dir", "nowhere"], "'a9a' was not found in 'nowhere'"),
         (["demo", "--loud"], "--loud"),

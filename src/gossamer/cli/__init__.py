@@ -14,6 +14,7 @@ from gossamer._version import __version__
 from gossamer.cli import components, data, experiments, network, reports, tuning
 from gossamer.cli import launch as processes
 from gossamer.cli import reproduce as claims
+from gossamer.cli import theory as proofs
 from gossamer.cli.output import complain, mend_streams, stop_request
 from gossamer.errors import GossamerError, InputError, RunError, StoppedError
 
@@ -151,6 +152,7 @@ def _parser() -> _Parser:
 
     _add_data(add)
     _add_tune(add)
+    _add_theory(add)
     _add_reproduce(add)
     _add_reports(add)
 
@@ -206,6 +208,29 @@ def _add_launch(add: Any, add_output: Any) -> None:
         flags.add_argument(
             f"--{name}", metavar="X", help=argparse.SUPPRESS if name != "nnodes" else "and its other flags"
         )
+
+
+def _add_theory(add: Any) -> None:
+    """`gossamer theory`."""
+    command = add(
+        "theory",
+        proofs.theory,
+        "  gossamer theory\n"
+        "  gossamer theory --graph grid:2,5 --weights fdla --compressor gsgd:5 --problem a9a --data-dir data/\n"
+        "  gossamer theory --problem quadratic --compressor top_k:0.1 --json | jq .certified",
+    )
+    command.add_argument("--graph", default="ring", metavar="GRAPH", help="such as ring, grid:2,5 (default: ring)")
+    command.add_argument("--clients", type=int, default=10, metavar="N", help="default: 10")
+    command.add_argument("--weights", default="metropolis", metavar="RULE", help="default: metropolis")
+    command.add_argument("--compressor", default="gsgd:5", metavar="C", help="default: gsgd:5")
+    command.add_argument(
+        "--problem", default="breast_cancer", metavar="P", help="a data set, or an objective such as quadratic, sine_pl"
+    )
+    command.add_argument(
+        "--epsilon", type=float, metavar="E", help="target of the gradient norm (default: a tenth of that at x0)"
+    )
+    command.add_argument("--data-dir", metavar="DIR", help="where data files lie (default: $GOSSAMER_DATA, the cache)")
+    command.add_argument("--json", action="store_true", help="print the numbers as JSON")
 
 
 def _add_reproduce(add: Any) -> None:

@@ -10,7 +10,7 @@ _FOLDER = Path(str(files(__name__)))
 
 def shipped_specs() -> list[str]:
     """The names of the specs that come with the package."""
-    return sorted(path.stem for path in _FOLDER.glob("*.toml"))
+    return sorted(path.stem for path in _FOLDER.glob("*.toml") if path.stem != "claims")
 
 
 def shipped_spec(name: str) -> Path:

@@ -1,0 +1,78 @@
+"""`gossamer theory`."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from commands import gossamer
+
+import gossamer as gs
+from gossamer.theory import certify, lyapunov, rounds_to, theorem_steps
+
+
+def told(*options: str) -> dict[str, Any]:
+    done = gossamer("theory", *options, "--json", cwd=Path())
+    assert done.returncode == 0, done.stderr
+    row: dict[str, Any] = json.loads(done.stdout)
+    return row
+
+
+def test_numbers_are_those_of_the_library() -> None:
+    row = told("--problem", "quadratic", "--compressor", "top_k:0.3", "--graph", "ring", "--clients", "8")
+    problem, mixing = gs.quadratic(clients=8), gs.mixing_matrix(gs.ring(8))
+    assert row["alpha"] == pytest.approx(0.3)
+    assert (row["rho"], row["C"]) == pytest.approx((mixing.rho, mixing.C))
+    assert (row["L"], row["mu"]) == pytest.approx((problem.smoothness(), problem.pl_constant()))
+    certificate = certify(0.3, mixing.rho, mixing.C, problem.smoothness())
+    assert row["certified"] == {"gamma": certificate.gamma, "lr": certificate.lr}
+    assert row["theorem"] == dict(
+        zip(("gamma", "lr"), theorem_steps(0.3, mixing.rho, mixing.C, problem.smoothness()), strict=True)
+    )
+    assert row["certified"]["lr"] > row["theorem"]["lr"]
+    assert row["practical"]["lr"] > row["certified"]["lr"]
+    method = gs.auto(gs.BEER, problem, mixing, gs.top_k(fraction=0.3))
+    assert row["practical"]["gamma"] == method.gamma
+
+
+def test_rounds_follow_from_phi() -> None:
+    row = told("--problem", "sine_pl", "--clients", "8", "--epsilon", "0.5")
+    problem, mixing = gs.problems.sine_pl(clients=8), gs.mixing_matrix(gs.ring(8))
+    x0 = problem.x0().double()
+    v = problem.gradient(x0.float().expand(8, -1).contiguous()).double()
+    omegas = (8 * float(x0 @ x0), float(v.square().sum()), 0.0, float((v - v.mean(dim=0)).square().sum()))
+    gap = float(problem.evaluate(x0[None])["loss"][0])
+    bounds = []
+    largest = certify(row["alpha"], mixing.rho, mixing.C, 8.0)
+    for share in (1.0, 0.9, 0.7, 0.5, 0.3):
+        one = certify(row["alpha"], mixing.rho, mixing.C, 8.0, gamma=largest.gamma, lr=share * largest.lr)
+        bounds.append(rounds_to(0.5, one, lyapunov(gap, omegas, one.weights_for(8))))
+    assert row["rounds"] == pytest.approx(min(bounds), rel=1e-6)
+    assert row["bits"] == pytest.approx(row["rounds"] * row["bits_a_round"], rel=1e-6)
+    assert torch.isfinite(torch.tensor(row["rounds"], dtype=torch.float64))
+
+
+def test_a_page() -> None:
+    done = gossamer("theory", "--problem", "breast_cancer", "--graph", "grid:2,5", "--weights", "fdla", cwd=Path())
+    assert done.returncode == 0, done.stderr
+    for word in ("certified steps", "theorem's steps", "practical steps", "guaranteed rounds", "rho, C"):
+        assert word in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (["--graph", "rong"], "rong"),
+        (["--compressor", "gsgd"], "bits"),
+        (["--problem", "nothing"], "nothing"),
+        (["--clients", "1"], "`clients` must be"),
+        (["--epsilon", "0"], "`epsilon` must be"),
+        (["--problem", "quadratic", "--compressor", "qsgd:1"], "no contraction"),
+    ],
+)
+def test_mistakes(options: list[str], sentence: str) -> None:
+    done = gossamer("theory", *options, cwd=Path())
+    assert done.returncode == 2
+    assert sentence in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
