@@ -27,9 +27,8 @@ $(READY): pyproject.toml constraints.txt
 demo: $(READY)
 	$(BIN)/gossamer demo
 
-# One thread each: workers whose threads wait for one another on shared cores are many times slower.
 test: $(READY)
-	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(BIN)/python -m pytest -n 2 -m "$(MARKERS)" $(ARGS)
+	$(BIN)/python -m pytest -n 2 -m "$(MARKERS)" $(ARGS)
 
 lint: $(READY)
 	$(BIN)/ruff check

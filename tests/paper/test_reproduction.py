@@ -248,7 +248,6 @@ def test_the_command(tmp_path: Path) -> None:
         (["fig1", "--seeds", "0"], "`seeds` must be"),
         (["fig1", "--quick", "--rounds", "5"], "leave --rounds out"),
         (["fig1", "--rounds", "1"], "`rounds` must be"),
-        (["fig1", "--data-dir", "nowhere", "-q"], "nowhere"),
         (["fig1", "--quick", "--device", "abacus"], "abacus"),
         (["rates", "--device", "cpu"], "The rates take no --device"),
     ],
