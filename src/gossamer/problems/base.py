@@ -25,8 +25,7 @@ class Problem(ABC):
     """Rows of data that every client has at least."""
     row_counts: Tensor | None = None
     """(clients,): the rows of each, where they differ."""
-    rows: Rows | None = None
-    """The rows of data themselves, where there are any."""
+    rows: Rows | None = None  # of data, where there are any
     dtype: torch.dtype
     device: torch.device
     is_random: bool = False
