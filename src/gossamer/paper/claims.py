@@ -109,7 +109,7 @@ def judge_published(claim: Claim, results: Results, *, too_short: bool = False) 
     """The verdict on the runs as published."""
     mark = "-published"
     renamed = {name.removesuffix(mark): kept for name, kept in results.records.items() if name.endswith(mark)}
-    other = replace(claim, id=claim.id, where=f"{claim.where}, as published", note="")
+    other = replace(claim, where=f"{claim.where}, as published", note="")
     judged = judge(other, replace(results, records=renamed), too_short=too_short)
     return replace(judged, claim=replace(other, id=f"{claim.id}{mark}"))
 
