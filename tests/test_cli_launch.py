@@ -273,8 +273,9 @@ def namespaces() -> str:
         return "network namespaces need root"
     if shutil.which("ip") is None:
         return "the command `ip` is not installed"
-    done = subprocess.run(["ip", "netns", "add", "gsm-probe"], capture_output=True, text=True, check=False)
-    subprocess.run(["ip", "netns", "del", "gsm-probe"], capture_output=True, check=False)
+    probe = f"gsm-probe-{os.getpid()}"
+    done = subprocess.run(["ip", "netns", "add", probe], capture_output=True, text=True, check=False)
+    subprocess.run(["ip", "netns", "del", probe], capture_output=True, check=False)
     return f"network namespaces cannot be made: {done.stderr.strip()}" if done.returncode else ""
 
 
@@ -283,24 +284,32 @@ def hosts() -> Iterator[list[str]]:
     """Three hosts on one machine, joined by a bridge; their names are their addresses."""
     if reason := namespaces():
         pytest.skip(reason)
-    names = [f"10.79.0.{i}" for i in (1, 2, 3)]
-    commands = ["ip netns add gsm-sw", "ip -n gsm-sw link add br0 type bridge", "ip -n gsm-sw link set br0 up"]
+    # Named after this process: what a run that was killed, or one beside this, has left is not in the way.
+    switch, (high, low) = f"gsm-switch-{os.getpid()}", divmod(os.getpid() % 2**16, 256)
+    names = [f"10.{high}.{low}.{i}" for i in (1, 2, 3)]
+    for name in [*names, switch]:
+        subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False)
+    commands = [
+        f"ip netns add {switch}",
+        f"ip -n {switch} link add br0 type bridge",
+        f"ip -n {switch} link set br0 up",
+    ]
     for number, name in enumerate(names):
         commands += [
             f"ip netns add {name}",
             f"ip -n {name} link set lo up",
-            f"ip link add eth0 netns {name} type veth peer name p{number} netns gsm-sw",
+            f"ip link add eth0 netns {name} type veth peer name p{number} netns {switch}",
             f"ip -n {name} addr add {name}/24 dev eth0",
             f"ip -n {name} link set eth0 up",
-            f"ip -n gsm-sw link set p{number} master br0",
-            f"ip -n gsm-sw link set p{number} up",
+            f"ip -n {switch} link set p{number} master br0",
+            f"ip -n {switch} link set p{number} up",
         ]
     try:
         for command in commands:
             subprocess.run(command.split(), check=True)
         yield names
     finally:
-        for name in [*names, "gsm-sw"]:
+        for name in [*names, switch]:
             subprocess.run(["ip", "netns", "del", name], check=False)
 
 
