@@ -221,7 +221,7 @@ def client_of(ranks: Any, name: str, d: int, number: int) -> tuple[Any, Callable
     from gossamer.algorithms.base import Algorithm
     from gossamer.runtime.client import Client
     from gossamer.runtime.oracle import BatchOracle
-    from gossamer.runtime.simulated import starting_models
+    from gossamer.runtime.start import starting_models
     from gossamer.streams import Streams
 
     methods: dict[str, Algorithm] = {

@@ -32,6 +32,7 @@ class Spec:
     eval_every: int | None = None
     x0: str | None = None
     codec: Literal["fixed", "entropy", "auto"] = "fixed"
+    omegas: bool = False
     text: str = ""
     """The file itself, for the record."""
 
@@ -83,6 +84,7 @@ _KEYS: dict[str, tuple[type, str]] = {
     "eval_every": (int, "an integer"),
     "x0": (str, "a string"),
     "codec": (str, "a string"),
+    "omegas": (bool, "true or false"),
     "problem": (dict, "a table"),
     "graph": (dict, "a table"),
     "methods": (list, "a list of tables"),
@@ -96,7 +98,7 @@ def parse_spec(table: Mapping[str, Any]) -> Spec:
         if key not in _KEYS:
             raise unknown("key of a spec called", key, _KEYS)
         kind, words = _KEYS[key]
-        if not isinstance(value, kind) or isinstance(value, bool):
+        if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
             raise InputError(f"`{key}` must be {words}, got {value!r}.")
     for key in _REQUIRED:
         if key not in table:

@@ -18,7 +18,8 @@ from gossamer.registry import compressors, methods
 from gossamer.runtime.client import Client
 from gossamer.runtime.distributed import Ranks
 from gossamer.runtime.oracle import BatchOracle
-from gossamer.runtime.simulated import Simulation, starting_models
+from gossamer.runtime.simulated import Simulation
+from gossamer.runtime.start import starting_models
 from gossamer.streams import Streams
 
 # A multiple of 16: torch's sigmoid rounds the last few numbers of a tensor in another way than the others, which these

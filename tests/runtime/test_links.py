@@ -20,7 +20,8 @@ from gossamer.runtime.client import Client
 from gossamer.runtime.distributed import Ranks
 from gossamer.runtime.links import Failure, _notice, _read_notice
 from gossamer.runtime.oracle import BatchOracle
-from gossamer.runtime.simulated import Simulation, starting_models
+from gossamer.runtime.simulated import Simulation
+from gossamer.runtime.start import starting_models
 from gossamer.streams import Streams
 
 N = 6

@@ -15,7 +15,7 @@ from rich.markup import escape
 
 from gossamer.cli.experiments import make_room, show_results
 from gossamer.cli.output import complain, console, launch_progress, results, stop_signals
-from gossamer.errors import GossamerError, RunError, StoppedError
+from gossamer.errors import GossamerError, InputError, RunError, StoppedError
 from gossamer.paper import spec_path
 from gossamer.report import links_table, write_links
 from gossamer.runtime.experiment import Experiment, prepare
@@ -26,7 +26,10 @@ from gossamer.spec import load_spec
 
 def prepared(options: argparse.Namespace, device: str | None) -> Experiment:
     """What the spec names, built and checked."""
-    return prepare(load_spec(spec_path(options.spec)), data_dir=options.data_dir, device=device)
+    spec = load_spec(spec_path(options.spec))
+    if spec.omegas:
+        raise InputError("`omegas` are recorded where all clients are in one process: by `gossamer run`; leave it out.")
+    return prepare(spec, data_dir=options.data_dir, device=device)
 
 
 def finished_records(folder: Path, experiment: Experiment) -> list[Record] | None:

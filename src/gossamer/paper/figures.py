@@ -45,6 +45,8 @@ class Job:
     def key(self) -> str:
         """A fingerprint of all that decides the result but the seeds, which have records of their own."""
         said = {name: value for name, value in asdict(self.spec).items() if name not in ("text", "seeds", "name")}
+        if not said["omegas"]:  # what is measured beside the rest does not make it another experiment
+            del said["omegas"]
         return hashlib.sha256(json.dumps(said, sort_keys=True, default=repr).encode()).hexdigest()[:10]
 
     @property
@@ -190,6 +192,7 @@ def _text(spec: Spec) -> str:
         return f"{name} = {json.dumps(value)}" if plain else f"# {name} = {value}"
 
     top = {name: getattr(spec, name) for name in ("name", "rounds", "seeds", "batch_size", "eval_every", "x0", "codec")}
+    top |= {"omegas": True} if spec.omegas else {}
     lines = [line(name, value) for name, value in top.items() if value is not None]
     for heading, table in (("[problem]", spec.problem), ("[graph]", spec.graph)):
         lines += ["", heading, *(line(name, value) for name, value in table.items())]

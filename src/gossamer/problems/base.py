@@ -82,6 +82,12 @@ class Problem(ABC):
         """f*, the least value of f; None where it is not known."""
         return None
 
+    def noise_bound(self) -> float | None:
+        """sigma^2, which bounds E||gradient of one row - gradient||^2 of every client, at every point; None where
+        nothing does, or it is not known.
+        """
+        return None
+
     def heterogeneity(self, x: Tensor | None = None) -> float:
         """Mean over clients of ||grad f_i(x) - grad f(x)||^2, by default at the starting point."""
         gradients = self.gradient(self._everywhere(x)).double()

@@ -25,6 +25,8 @@ class LinearModel(Problem):
 
     loss_curvature: float
     """The largest second derivative of the loss by its outputs."""
+    loss_slope: float | None = None
+    """The largest ||derivative of the loss by its outputs||^2, where there is one."""
 
     rows: Rows
 
@@ -146,6 +148,13 @@ class LinearModel(Problem):
             for mine in self.rows.by_client()
         )
         return self.loss_curvature * largest + 2 * self.nonconvex + self.l2
+
+    def noise_bound(self) -> float | None:
+        """The loss's steepest slope times the mean of ||a||^2 over a client's rows, of the client with the largest."""
+        if self.loss_slope is None:
+            return None
+        squares = self.rows.features.double().square().sum(dim=1)
+        return self.loss_slope * max(float(squares[mine].mean()) for mine in self.rows.by_client())
 
     def pl_constant(self) -> float | None:
         """`l2`, by strong convexity, where there is no nonconvex regulariser."""

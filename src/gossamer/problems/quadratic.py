@@ -45,6 +45,11 @@ class Quadratic(Problem):
         """f at the minimizer."""
         return float(self.evaluate(self.minimizer()[None])["loss"][0])
 
+    def noise_bound(self) -> float:
+        """Of the noisiest client; the same at every point."""
+        spread = self.centres.double().var(dim=1, correction=0)
+        return float((self.curvature.double().square() * spread).sum(dim=1).max())
+
     def gradient(self, x: Tensor, batch: Tensor | None = None) -> Tensor:
         """D_i (x_i - mean of the chosen centres)."""
         shape = (-1, self.clients, self.d)

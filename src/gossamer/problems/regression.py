@@ -27,6 +27,7 @@ class LogisticRegression(LinearModel):
     """
 
     loss_curvature = 0.25
+    loss_slope = 1.0
 
     @property
     def signed(self) -> Tensor:
@@ -51,6 +52,7 @@ class SoftmaxRegression(LinearModel):
     """Cross-entropy of softmax(z): one row of x a class."""
 
     loss_curvature = 0.5
+    loss_slope = 2.0
 
     def losses(self, z: Tensor, y: Tensor) -> Tensor:
         """logsumexp(z) - z_y."""

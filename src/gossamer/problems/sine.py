@@ -59,6 +59,10 @@ class SinePL(Problem):
         """0, at 0."""
         return 0.0
 
+    def noise_bound(self) -> float:
+        """Of the noisiest client; the same at every point."""
+        return float(self.slopes.double().var(dim=1, correction=0).sum(dim=1).max())
+
 
 @objectives.register("sine_pl")
 def sine_pl(

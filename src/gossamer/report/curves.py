@@ -29,6 +29,12 @@ MEASURED = {
     "worst_loss": "worst client's loss",
     "consensus": "consensus error",
     "compression_error": "compression error",
+    "phi": "Lyapunov function",
+    "omega_1": "Omega_1",
+    "omega_2": "Omega_2",
+    "omega_3": "Omega_3",
+    "omega_4": "Omega_4",
+    "omega_5": "Omega_5",
     "waiting": "seconds waited",
     "hidden": "seconds hidden",
 }

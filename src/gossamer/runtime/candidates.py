@@ -13,7 +13,8 @@ from gossamer.algorithms.schedules import Schedule
 from gossamer.compression.base import Message
 from gossamer.errors import NonFiniteError, settle
 from gossamer.problems.base import Problem
-from gossamer.runtime.simulated import X0, Simulation, Traffic
+from gossamer.runtime.simulated import Simulation, Traffic
+from gossamer.runtime.start import X0
 from gossamer.topology import MixingMatrix
 
 

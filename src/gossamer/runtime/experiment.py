@@ -11,14 +11,18 @@ from gossamer.algorithms.base import Algorithm
 from gossamer.errors import InputError
 from gossamer.problems.base import Problem
 from gossamer.runtime.auto import settings_for
+from gossamer.runtime.proof import certified_steps, check_has_omegas
 from gossamer.runtime.record import record_name
 from gossamer.runtime.recorder import Progress
 from gossamer.runtime.runs import Runs, models_path
-from gossamer.runtime.simulated import check_batch_size, check_method_fits, simulate, starting_models
+from gossamer.runtime.simulated import check_batch_size, check_method_fits, simulate
+from gossamer.runtime.start import starting_models
 from gossamer.spec import Spec
 from gossamer.streams import Streams
 from gossamer.topology import MixingMatrix, mixing_matrix
 from gossamer.topology.graphs import build_graph
+
+_STEPS = ("auto", "certified")  # in the place of a number
 
 
 @dataclass(frozen=True)
@@ -68,6 +72,7 @@ class Experiment:
                 eval_every=self.eval_every,
                 x0=self.spec.x0,
                 codec=self.spec.codec,
+                omegas=self.spec.omegas,
                 record_dir=record_dir,
                 checkpoint_every=checkpoint_every,
                 resume=resume,
@@ -80,18 +85,20 @@ class Experiment:
 def prepare(spec: Spec, *, data_dir: str | None = None, device: str | None = None) -> Experiment:
     """Build what the spec names; a mistake anywhere in it is raised here, before anything runs."""
     methods: dict[str, tuple[Algorithm, int]] = {}
-    automatic: dict[str, list[str]] = {}
+    wished: dict[str, dict[str, str]] = {}
     for table in spec.methods:
         settings = {key: value for key, value in table.items() if key not in ("label", "rounds")}
         if "compressor" in settings:
             settings["compressor"] = registry.compressors.build(settings["compressor"])
-        chosen = [name for name in ("lr", "gamma") if settings.get(name) == "auto"]
+        chosen = {name: settings[name] for name in ("lr", "gamma") if settings.get(name) in _STEPS}
         method = registry.methods.build(settings | dict.fromkeys(chosen, 1.0))
+        if len(set(chosen.values())) > 1:
+            raise InputError("`lr` and `gamma` are either both 'auto' or both 'certified', where both are to be found.")
         label = table.get("label", method.title)
         if label in methods:
             raise InputError(f"Two methods of the spec are called {label!r}; give each a `label` of its own.")
         methods[label] = (method, table.get("rounds", spec.rounds))
-        automatic[label] = chosen
+        wished[label] = chosen
     names = [record_name(label, 0) for label in methods]
     if len(set(names)) < len(names):
         raise InputError(f"The labels {', '.join(map(repr, methods))} are too alike for file names; change one.")
@@ -113,9 +120,13 @@ def prepare(spec: Spec, *, data_dir: str | None = None, device: str | None = Non
     starting_models(spec.x0, problem, Streams(spec.seeds, range(problem.clients), problem.device))
     for label, (method, rounds) in methods.items():
         check_method_fits(method, problem, mixing)
-        if chosen := automatic[label]:
+        if spec.omegas:
+            check_has_omegas(method)
+        if chosen := wished[label]:
             given = {"gamma": method.gamma} if hasattr(method, "gamma") and "gamma" not in chosen else {}
-            steps = settings_for(method, problem, mixing, given)
+            steps = (certified_steps if "certified" in chosen.values() else settings_for)(
+                method, problem, mixing, given
+            )
             chosen_steps: Any = {name: steps[name] for name in chosen}
             methods[label] = (replace(method, **chosen_steps), rounds)  # type: ignore[type-var]
     return Experiment(spec, problem, mixing, methods)

@@ -34,6 +34,12 @@ COLUMNS = {
     "compression_error": "share of its messages that the compressor left out, ||C(z) - z||^2 / ||z||^2, in the last "
     "round; mean over messages and clients",
     "consensus": "mean over clients of ||x_i - average||^2",
+    "omega_1": "||H - X||^2, what the surrogates of the models are off by (BEER, on request)",
+    "omega_2": "||G - V||^2, the same for the trackers",
+    "omega_3": "||X - average||^2, how far the models are apart",
+    "omega_4": "||V - average||^2, the same for the trackers",
+    "omega_5": "||average of V||^2",
+    "phi": "the Lyapunov function of BEER's proof, where the steps are certified",
     "seconds": "wall time of the rounds so far, evaluation left out; of the slowest client, where each is a process",
     "waiting": "seconds that a client stood still for packets of its neighbours so far, mean over clients",
     "hidden": "seconds that packets were under way while a client computed, mean over links",

@@ -13,6 +13,7 @@ from torch import Tensor
 from gossamer.errors import DataError, InputError, NonFiniteError, StoppedError
 from gossamer.runtime.checkpoint import Checkpoint, Checkpoints
 from gossamer.runtime.measure import header, measure, settings
+from gossamer.runtime.proof import Proof, errors_of_proof
 from gossamer.runtime.record import Record, RecordWriter, read_record, record_name
 from gossamer.runtime.runs import Run, Runs, finished_run, write_models
 
@@ -63,8 +64,13 @@ class Recorder:
         sim = self.simulation = simulation
         self.label = str(about["label"])
         self.saving, self.folder = saving, saving.folder
+        self._proof: Proof | None = None
+        more: dict[str, Any] = {}
+        if about.get("omegas"):
+            self._proof = Proof.of(sim.method, sim.problem, sim.mixing, sim.batch_size)  # type: ignore[arg-type]
+            more = {"proof": self._proof.describe()}
         self.records = {
-            seed: Record(header(sim.method, sim.problem, sim.mixing, about, seed)) for seed in simulation.seeds
+            seed: Record(header(sim.method, sim.problem, sim.mixing, about, seed) | more) for seed in simulation.seeds
         }
         self._settings = {seed: settings(sim.method, sim.problem, sim.mixing, about, seed) for seed in simulation.seeds}
         self.finals: dict[int, Tensor] = {}
@@ -248,12 +254,25 @@ class Recorder:
             left_out = sim.compression_error.view(len(sim.seeds), -1).mean(dim=1).tolist()
             for seed, value in zip(sim.seeds[which], left_out[which], strict=True):
                 sent[seed]["compression_error"] = value
+        if self._proof is not None:
+            for seed, errors in zip(sim.seeds[which], self._errors_of_proof()[which], strict=True):
+                sent[seed] |= errors
         models = sim.snapshot()[which]
         self._snapshots.append((row, sent, models))
         size = models.numel() * models.element_size()
         together = max(1, min(_EVALUATED_TOGETHER, _SNAPSHOT_BYTES // size))
         if len(self._snapshots) >= together:
             self._flush()
+
+    def _errors_of_proof(self) -> list[dict[str, float]]:
+        """By seed; nothing where the next round ends the run."""
+        sim, begin = self.simulation, time.perf_counter()
+        try:
+            ahead = sim.peek()
+        except NonFiniteError:
+            return [{} for _ in sim.seeds]
+        self._seconds += time.perf_counter() - begin  # the round itself then takes no time
+        return errors_of_proof(sim.state, ahead, sim.problem.clients)
 
     def _flush(self) -> None:
         self._flushed = time.monotonic()
@@ -267,6 +286,7 @@ class Recorder:
             for seed, counted in sent.items():
                 whole = row | counted | {name: values[at] for name, values in columns.items()}
                 at += 1
+                whole |= {} if self._proof is None else self._proof.phi(whole)
                 self.records[seed].rows.append(whole)
                 if seed in self.writers:
                     self.writers[seed].row(whole)

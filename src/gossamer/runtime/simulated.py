@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from numbers import Integral
 from pathlib import Path
-from typing import Any, overload
+from typing import Any, NamedTuple, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -19,12 +19,12 @@ from gossamer.problems.base import Problem
 from gossamer.runtime.checkpoint import Checkpoint, pack, under, unpack
 from gossamer.runtime.mixer import Mixer, network_of
 from gossamer.runtime.oracle import BatchOracle
+from gossamer.runtime.proof import check_has_omegas
 from gossamer.runtime.recorder import Progress, Recorder, Saving, record_folder
 from gossamer.runtime.runs import Run, Runs
+from gossamer.runtime.start import X0, starting_models
 from gossamer.streams import Streams
 from gossamer.topology import MixingMatrix
-
-X0 = Tensor | np.ndarray[Any, Any] | str | None
 
 
 @overload
@@ -39,6 +39,7 @@ def simulate(  # type: ignore[overload-overlap]
     eval_every: int | None = None,
     x0: X0 = None,
     codec: Codec = "fixed",
+    omegas: bool = False,
     record_dir: str | Path | None = None,
     checkpoint_every: int | None = None,
     resume: bool = False,
@@ -57,6 +58,7 @@ def simulate(
     eval_every: int | None = None,
     x0: X0 = None,
     codec: Codec = "fixed",
+    omegas: bool = False,
     record_dir: str | Path | None = None,
     checkpoint_every: int | None = None,
     resume: bool = False,
@@ -74,6 +76,7 @@ def simulate(
     eval_every: int | None = None,
     x0: X0 = None,
     codec: Codec = "fixed",
+    omegas: bool = False,
     record_dir: str | Path | None = None,
     checkpoint_every: int | None = None,
     resume: bool = False,
@@ -95,6 +98,8 @@ def simulate(
             point for all, with an optional scale as in `"normal:0.1"`.
         codec: How the bits of a packet are counted: `"fixed"` width, which costs nothing; `"entropy"`, for which every
             message is really encoded; or `"auto"`, the shorter of the two. The models do not depend on it.
+        omegas: Record the errors of BEER's proof, too: Omega_1 to Omega_5, and its Lyapunov function where the steps
+            are certified (`gossamer.theory.certify`); with `eval_every=1`, `gossamer theory --check` can judge the run.
         record_dir: A folder in which each run's record is written as it grows, its checkpoints while it goes on, and
             its final models when it is over.
         checkpoint_every: Rounds between checkpoints; by default one is written every minute.
@@ -116,6 +121,9 @@ def simulate(
     check_choice("codec", codec, CODECS)
     for one in methods.values():
         check_method_fits(one, problem, mixing)
+        if omegas:
+            check_has_omegas(one)
+    check_bool("omegas", omegas)
     check_bool("resume", resume)
     if record_dir is None and (resume or checkpoint_every is not None):
         raise InputError("Checkpoints are written to `record_dir`; name a folder.")
@@ -127,6 +135,7 @@ def simulate(
     for label, one in methods.items():
         simulation = Simulation(one, problem, mixing, seeds, batch_size, x0, codec)
         about = {"label": label, "rounds": rounds, "batch_size": batch_size, "eval_every": eval_every, "codec": codec}
+        about |= {"omegas": True} if omegas else {}
         runs += Recorder(simulation, about, saving).run(rounds, eval_every, progress)
     return runs[0] if isinstance(method, Algorithm) and isinstance(seed, Integral) else runs
 
@@ -225,6 +234,7 @@ class Simulation:
         self.buffers = problem.new_buffers(len(seeds) * problem.clients)
         self.compression_error: Tensor | None = None
         """(rows,): the share of its messages that the compressor left out, when it was last measured."""
+        self._ahead: _Ahead | None = None
 
     @property
     def seeds(self) -> tuple[int, ...]:
@@ -236,6 +246,21 @@ class Simulation:
 
         With `measure`, how much the compressor left out is noted on the way.
         """
+        ahead, self._ahead = self._ahead or self._look_ahead(measure), None
+        self.state, self.buffers = ahead.state, ahead.buffers
+        if ahead.errors:
+            self.compression_error = torch.stack(ahead.errors).mean(dim=0)
+        for sent in ahead.packets:
+            self.traffic.count(sent, self.t, self.streams.seeds)
+        self.t += 1
+
+    def peek(self) -> State:
+        """The state after the next round, without going there."""
+        self._ahead = self._ahead or self._look_ahead(measure=True)
+        return self._ahead.state
+
+    def _look_ahead(self, measure: bool) -> "_Ahead":
+        """What the next round comes to; nothing is changed."""
         errors: list[Tensor] | None = [] if measure else None
         packets: list[tuple[Message, ...]] = []
         oracle = BatchOracle(self.problem, self.streams, self.t, self.batch_size, self.buffers)
@@ -265,12 +290,7 @@ class Simulation:
             bad = (~torch.isfinite(state.x).all(dim=1)).nonzero()[:, 0].tolist()
             if bad:
                 raise NonFiniteError("The models are no longer finite.", bad)
-        self.state, self.buffers = state, oracle.buffers
-        if errors:
-            self.compression_error = torch.stack(errors).mean(dim=0)
-        for sent in packets:
-            self.traffic.count(sent, self.t, self.streams.seeds)
-        self.t += 1
+        return _Ahead(state, oracle.buffers, packets, errors)
 
     def models(self) -> Tensor:
         """(seeds, clients, d)."""
@@ -294,7 +314,7 @@ class Simulation:
             return x.view(*shape, *x.shape[1:])[places].flatten(0, 1)
 
         self.state = map_state(self.state, kept)
-        self.compression_error = None
+        self.compression_error = self._ahead = None
         self.buffers = {name: kept(buffer) for name, buffer in self.buffers.items()}
         self.streams = Streams([self.seeds[i] for i in places], self.streams.clients, self.problem.device)
 
@@ -309,8 +329,18 @@ class Simulation:
         self.drop([seed for seed in self.seeds if seed not in checkpoint.facts["seeds"]])
         self.state = unpack(self.state, checkpoint.tensors, device)
         self.buffers = under("buffers.", checkpoint.tensors, device)
+        self._ahead = None
         self.t = checkpoint.facts["t"]
         self.traffic.restore(checkpoint.facts["traffic"])
+
+
+class _Ahead(NamedTuple):
+    """What a round comes to."""
+
+    state: State
+    buffers: dict[str, Tensor]
+    packets: list[tuple[Message, ...]]
+    errors: list[Tensor] | None
 
 
 class Traffic:
@@ -365,36 +395,3 @@ class Traffic:
         if key not in self._fixed:
             self._fixed[key] = 8 * packet.sizes(messages, t, clients)
         return self._fixed[key]
-
-
-def starting_models(x0: X0, problem: Problem, streams: Streams) -> Tensor:
-    """(seeds * clients, d) models to start from."""
-    n, d, seeds = problem.clients, problem.d, len(streams.seeds)
-    if isinstance(x0, str):
-        kind, _, scale = x0.partition(":")
-        is_same = kind.startswith("same_")  # for all clients: that of client 0
-        draw = (Streams(streams.seeds, [0], problem.device) if is_same else streams).at(0, "x0")
-        try:
-            points = {"uniform": draw.uniform, "normal": draw.normal}[kind.removeprefix("same_")](d)
-            points = points * float(scale or 1)
-        except (KeyError, ValueError):
-            raise InputError(
-                "`x0` must be 'uniform' or 'normal' for a point a client, 'same_uniform' or 'same_normal' for one "
-                f"point, with a scale as in 'normal:0.1'; got {x0!r}."
-            ) from None
-        points = points.repeat_interleave(n, dim=0) if is_same else points
-        return _finite(points.to(problem.dtype), f"`x0` = {x0!r}")
-    try:
-        points = problem.x0() if x0 is None else torch.as_tensor(x0)
-    except (TypeError, ValueError, RuntimeError):
-        raise InputError(f"`x0` must be a tensor, an array or a string, got {type(x0).__name__}.") from None
-    points = points.detach().to(problem.device, problem.dtype)
-    if points.shape not in ((d,), (n, d)):
-        raise InputError(f"`x0` must be of shape ({d},) or ({n}, {d}), got {tuple(points.shape)}.")
-    return _finite(points.expand(seeds, n, d).reshape(seeds * n, d).clone(), "`x0`")
-
-
-def _finite(points: Tensor, what: str) -> Tensor:
-    if not torch.isfinite(points).all():
-        raise InputError(f"{what} must be finite, but holds NaN or Inf.")
-    return points

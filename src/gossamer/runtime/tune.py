@@ -13,7 +13,7 @@ from gossamer.errors import InputError, StoppedError, check_integer
 from gossamer.problems.base import Problem
 from gossamer.runtime.auto import settings_for
 from gossamer.runtime.candidates import Candidates, gradient_norms
-from gossamer.runtime.simulated import X0
+from gossamer.runtime.start import X0
 from gossamer.topology import MixingMatrix
 
 Steps = dict[str, float]

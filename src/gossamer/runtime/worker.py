@@ -27,7 +27,7 @@ from gossamer.runtime.mixer import network_of
 from gossamer.runtime.oracle import BatchOracle
 from gossamer.runtime.record import record_name
 from gossamer.runtime.runs import finished_run
-from gossamer.runtime.simulated import starting_models
+from gossamer.runtime.start import starting_models
 from gossamer.runtime.watch import Watch
 from gossamer.streams import Streams
 

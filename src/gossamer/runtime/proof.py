@@ -1,0 +1,169 @@
+"""What BEER's proof bounds, taken from a run: the errors Omega_1 to Omega_5, and the Lyapunov function Phi.
+
+After step t the state holds X^(t+1), H^(t+1), V^t and G^t, so a row after t rounds takes X and H from the state as it
+stands, and V and G from the state that the next round will leave.
+"""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+
+from gossamer.algorithms.base import Algorithm
+from gossamer.algorithms.beer import BEER, BEERState
+from gossamer.algorithms.schedules import Schedule
+from gossamer.errors import DataError, InputError
+from gossamer.problems.base import Problem
+from gossamer.problems.module import ModuleProblem
+from gossamer.runtime.measure import alpha_of
+from gossamer.runtime.record import Record
+from gossamer.theory import Certificate, Checked, certify, check_run, lyapunov
+from gossamer.theory.check import measured_of
+from gossamer.topology import MixingMatrix
+
+OMEGAS = ("omega_1", "omega_2", "omega_3", "omega_4", "omega_5")
+
+
+def check_has_omegas(method: Algorithm) -> None:
+    """Refuse a method that the proof does not speak of."""
+    if not isinstance(method, BEER):
+        raise InputError(f"The errors Omega_1 to Omega_5 are those of BEER's proof; {method.title} has none.")
+
+
+def certified_steps(
+    method: Algorithm, problem: Problem, mixing: MixingMatrix, given: dict[str, float]
+) -> dict[str, float]:
+    """The largest lr that the proof allows, and its gamma; `given` holds the one of them that is to stay.
+
+    Where the problem is known to satisfy PL, they are those of Theorem 4.3, with which 4.1 holds, too.
+    """
+    if not isinstance(method, BEER):
+        raise InputError(f"Steps are certified for BEER alone; give {method.title} numbers, or 'auto'.")
+    L = _smoothness(problem)
+    if L is None:
+        raise InputError("Steps cannot be certified where L is not known, as of a network; give numbers, or 'auto'.")
+    found = certify(alpha_of(method, problem.d), mixing.rho, mixing.C, L, problem.pl_constant(), **given)
+    return {"lr": found.lr, "gamma": found.gamma}
+
+
+def _smoothness(problem: Problem) -> float | None:
+    """L where it is a bound; a network's own is that of one point."""
+    return None if isinstance(problem, ModuleProblem) else problem.smoothness()
+
+
+def errors_of_proof(now: BEERState, ahead: BEERState, clients: int) -> list[dict[str, float]]:
+    """Omega_1 to Omega_5 of each seed, from the state after t rounds and the one after t + 1."""
+    x, h = (part.double().view(-1, clients, part.shape[1]) for part in (now.x, now.h))
+    v, g = (part.double().view(x.shape) for part in (ahead.v, ahead.g))
+    x_bar, v_bar = x.mean(dim=1, keepdim=True), v.mean(dim=1, keepdim=True)
+    squares = [part.square().sum(dim=(1, 2)) for part in (h - x, g - v, x - x_bar, v - v_bar, v_bar)]
+    return [dict(zip(OMEGAS, values, strict=True)) for values in torch.stack(squares, dim=1).tolist()]
+
+
+@dataclass(frozen=True)
+class Proof:
+    """What the proof needs to know of a run; None where it is not known, or not proven."""
+
+    alpha: float
+    gamma: float
+    lr: float | None
+    """None where it changes from round to round."""
+    L: float | None
+    mu: float | None
+    minimum: float | None
+    """f*, or the lowest value that was found."""
+    sigma: float | None
+    """sigma^2 bounds the variance of a client's gradient from one row, at every point; 0 for full gradients."""
+    is_random: bool
+    """Whether what is sent, or the gradients, are drawn: the proof then speaks of expectations."""
+    weights: tuple[float, float, float, float] | None
+    """s_1 to s_4 of Phi; None where the steps are not certified."""
+
+    @classmethod
+    def of(cls, method: BEER, problem: Problem, mixing: MixingMatrix, batch_size: int | None) -> "Proof":
+        """Worked out, and the steps certified: by Theorem 4.3 where the problem is known to satisfy PL, else 4.1."""
+        alpha = alpha_of(method, problem.d)
+        lr = None if isinstance(method.lr, Schedule) else method.lr
+        L, mu = _smoothness(problem), problem.pl_constant()
+        found = None
+        if lr is not None and L is not None:
+            constants = (alpha, mixing.rho, mixing.C, L)
+            found = _certified(*constants, mu, method.gamma, lr) or _certified(*constants, None, method.gamma, lr)
+        noise = 0.0 if batch_size is None else problem.noise_bound()
+        return cls(
+            alpha,
+            method.gamma,
+            lr,
+            L,
+            mu,
+            problem.minimum(),
+            None if noise is None else noise**0.5,
+            batch_size is not None or not method.compressor.is_deterministic,
+            None if found is None else found.weights_for(problem.clients),
+        )
+
+    def phi(self, row: dict[str, Any]) -> dict[str, float]:
+        """Phi at a row of the record, if it has one."""
+        if self.weights is None or self.minimum is None or any(row.get(name) is None for name in OMEGAS):
+            return {}
+        # f* is the lowest value that was found, which rounding, or another valley, may undercut.
+        gap = max(0.0, row["loss"] - self.minimum)
+        return {"phi": lyapunov(gap, [row[name] for name in OMEGAS[:4]], self.weights)}
+
+    def describe(self) -> dict[str, Any]:
+        """For the header of a record."""
+        return asdict(self)
+
+
+def check_records(records: Sequence[Record]) -> Checked:
+    """Records of one run with several seeds, or of one, held against the proof."""
+    first, *others = records
+    about = [_settings(record) for record in (first, *others)]
+    if any(one != about[0] for one in about):
+        raise InputError(f"The records of {first.label!r} differ in more than their seed; check them one by one.")
+    said = first.header
+    try:
+        proof, mixing = Proof(**said["proof"]), said["mixing"]
+        constants = {"rho": mixing["rho"], "C": mixing["C"], "n": mixing["clients"]}
+        batch = said.get("batch_size")
+    except (KeyError, TypeError):
+        raise DataError(
+            f"The record of {first.label!r} says nothing of the proof; record it with `omegas = true` in the spec, or "
+            "in simulate."
+        ) from None
+    if proof.L is None or proof.lr is None:
+        what = "L of its problem is not known" if proof.L is None else "its lr changes from round to round"
+        raise InputError(f"The run of {first.label!r} cannot be held against the proof: {what}.")
+    return check_run(
+        measured_of([record.rows for record in records]),
+        alpha=proof.alpha,
+        **constants,
+        L=proof.L,
+        gamma=proof.gamma,
+        lr=proof.lr,
+        mu=proof.mu,
+        minimum=proof.minimum,
+        sigma=proof.sigma,
+        batch=1 if batch is None else batch,
+        is_random=proof.is_random,
+    )
+
+
+def _settings(record: Record) -> dict[str, Any]:
+    """All that a run says of itself but its seed, when and where it ran."""
+    passing = ("seed", "started", "command", "device", "torch", "python", "gossamer", "rounds", "network", "shares")
+    said = {name: value for name, value in record.header.items() if name not in passing}
+    if isinstance(said.get("proof"), dict):  # what was searched for ends in other digits on another machine
+        found = ("minimum", "weights")
+        said["proof"] = {name: None if name in found else value for name, value in said["proof"].items()}
+    return said
+
+
+def _certified(
+    alpha: float, rho: float, C: float, L: float, mu: float | None, gamma: float, lr: float
+) -> Certificate | None:
+    try:
+        return certify(alpha, rho, C, L, mu, gamma=gamma, lr=lr)
+    except InputError:  # the proof does not close with these steps
+        return None

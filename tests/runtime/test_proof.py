@@ -1,0 +1,245 @@
+"""Omega_1 to Omega_5 and Phi in records, against Algorithm 1 written down once more."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+from commands import forked
+
+import gossamer as gs
+from gossamer.errors import DataError, InputError
+from gossamer.problems import sine_pl, softmax_regression
+from gossamer.runtime.experiment import prepare
+from gossamer.runtime.proof import OMEGAS, check_records
+from gossamer.spec import parse_spec
+from gossamer.theory import certify, lyapunov
+
+Array = npt.NDArray[np.float64]
+PROBLEM = gs.quadratic(clients=5, d=6, dtype="float64")
+MIXING = gs.mixing_matrix(gs.ring(5))
+METHOD = gs.BEER(lr=0.1, gamma=0.3, compressor=gs.top_k(2))
+
+
+def top_2(z: Array) -> Array:
+    kept = np.zeros_like(z)
+    for row, values in enumerate(z):
+        largest = np.argsort(-np.abs(values))[:2]
+        kept[row, largest] = values[largest]
+    return kept
+
+
+def algorithm_1(rounds: int) -> Array:
+    """Omega_1^t to Omega_5^t for t = 0, ..., rounds: every line as the paper numbers it, rows as clients."""
+    curvature, centre = PROBLEM.curvature.numpy(), PROBLEM.centres.mean(dim=1).numpy()
+    W, eta, gamma = MIXING.matrix, 0.1, 0.3
+
+    def F(X: Array) -> Array:
+        product: Array = curvature * (X - centre)
+        return product
+
+    X = np.zeros((5, 6))
+    H, G, V = np.zeros((5, 6)), np.zeros((5, 6)), F(X)
+    omegas = []
+    for _ in range(rounds + 1):
+        x_bar, v_bar = X.mean(axis=0), V.mean(axis=0)
+        omegas.append([((H - X) ** 2).sum(), ((G - V) ** 2).sum(), ((X - x_bar) ** 2).sum()])
+        omegas[-1] += [((V - v_bar) ** 2).sum(), (v_bar**2).sum()]
+        X_next = X + gamma * (W - np.eye(5)) @ H - eta * V  # line 3
+        H = H + top_2(X_next - H)  # lines 4 and 5
+        V = V + gamma * (W - np.eye(5)) @ G + F(X_next) - F(X)  # line 6
+        G = G + top_2(V - G)  # lines 7 and 8
+        X = X_next
+    return np.array(omegas)
+
+
+def recorded(run: gs.Run) -> Array:
+    return np.array([[row[name] for name in OMEGAS] for row in run.record.rows])
+
+
+def test_omegas_are_those_of_algorithm_1() -> None:
+    run = gs.simulate(METHOD, PROBLEM, MIXING, rounds=60, eval_every=1, omegas=True)
+    np.testing.assert_allclose(recorded(run), algorithm_1(60), rtol=1e-9, atol=1e-18)
+
+
+def test_nothing_else_changes(tmp_path: Path) -> None:
+    """Not a model, not a bit, and neither where rounds lie between evaluations nor where a run goes on."""
+    kwargs: dict[str, Any] = {"rounds": 20, "eval_every": 3, "seed": (0, 1)}
+    noisy = gs.quadratic(clients=5, d=6, noise=1.0, dtype="float64")
+    method = gs.BEER(lr=0.1, gamma=0.3, compressor=gs.gsgd(3))
+    plain = gs.simulate(method, noisy, MIXING, batch_size=4, **kwargs)
+    watched = gs.simulate(method, noisy, MIXING, batch_size=4, omegas=True, **kwargs)
+    stops = iter([False] * 10 + [True])
+    with pytest.raises(gs.errors.StoppedError):
+        gs.simulate(
+            method,
+            noisy,
+            MIXING,
+            batch_size=4,
+            omegas=True,
+            record_dir=tmp_path,
+            should_stop=lambda: next(stops),
+            **kwargs,
+        )
+    resumed = gs.simulate(method, noisy, MIXING, batch_size=4, omegas=True, record_dir=tmp_path, resume=True, **kwargs)
+    alone = gs.simulate(method, noisy, MIXING, batch_size=4, omegas=True, **kwargs | {"seed": 1})
+    for one, other, again in zip(plain, watched, resumed, strict=True):
+        assert one.x.equal(other.x)
+        assert other.x.equal(again.x)
+        for before, after, later in zip(one.record.rows, other.record.rows, again.record.rows, strict=True):
+            assert {name: value for name, value in after.items() if name not in (*OMEGAS, "seconds")} == {
+                name: value for name, value in before.items() if name != "seconds"
+            }
+            assert after | {"seconds": 0} == later | {"seconds": 0}
+    assert (recorded(alone) == recorded(watched[1])).all()
+
+
+@pytest.mark.parametrize("problem", [PROBLEM, sine_pl(clients=5, dtype="float64")])
+def test_phi_has_the_certificates_weights(problem: gs.Problem) -> None:
+    found = certify(1 / 3, MIXING.rho, MIXING.C, float(problem.smoothness() or 0), problem.pl_constant())
+    method = gs.BEER(lr=found.lr, gamma=found.gamma, compressor=gs.top_k(fraction=1 / 3))
+    found = certify(
+        method.compressor.alpha(problem.d), found.rho, found.C, found.L, found.mu, gamma=found.gamma, lr=found.lr / 2
+    )
+    method = gs.BEER(lr=found.lr, gamma=found.gamma, compressor=method.compressor)
+    run = gs.simulate(method, problem, MIXING, rounds=5, eval_every=1, omegas=True)
+    minimum = problem.minimum()
+    assert minimum is not None
+    for row in run.record.rows:
+        gap, errors = row["loss"] - minimum, [row[name] for name in OMEGAS[:4]]
+        assert row["phi"] == pytest.approx(lyapunov(gap, errors, found.weights_for(5)))
+    assert np.isfinite(run.frame["phi"]).all()
+
+
+def test_without_a_certificate_there_is_no_phi() -> None:
+    for method, problem in ((METHOD, PROBLEM), (METHOD, network())):
+        run = gs.simulate(method, problem, MIXING, rounds=2, omegas=True)
+        assert "phi" not in run.record.rows[-1]
+        assert run.record.rows[-1]["omega_5"] > 0
+    with pytest.raises(InputError, match="L of its problem is not known"):
+        check_records([run.record])
+
+
+def network() -> gs.Problem:
+    data = torch.utils.data.TensorDataset(torch.randn(50, 3), torch.arange(50) % 2)
+    return gs.module_problem(torch.nn.Linear(3, 2), data, clients=5)
+
+
+def test_a_run_that_diverges_keeps_its_omegas() -> None:
+    method = gs.BEER(lr=1e200, gamma=1.0, compressor=gs.top_k(2))
+    run = gs.simulate(method, PROBLEM, MIXING, rounds=50, eval_every=1, omegas=True)
+    assert run.diverged
+    assert run.record.rows[0]["omega_2"] > 0
+
+
+def test_what_has_no_omegas() -> None:
+    with pytest.raises(InputError, match="those of BEER's proof; CHOCO-SGD has none"):
+        gs.simulate(gs.CHOCOSGD(lr=0.1, gamma=0.3, compressor=gs.top_k(2)), PROBLEM, MIXING, rounds=2, omegas=True)
+    with pytest.raises(InputError, match="`omegas` must be true or false"):
+        gs.simulate(METHOD, PROBLEM, MIXING, rounds=2, omegas="yes")  # type: ignore[call-overload]
+    run = gs.simulate(METHOD, PROBLEM, MIXING, rounds=2)
+    with pytest.raises(DataError, match="says nothing of the proof"):
+        check_records([run.record])
+
+
+def table(**method: Any) -> dict[str, Any]:
+    return {
+        "rounds": 3,
+        "problem": {"objective": "quadratic", "clients": 5, "dtype": "float64"},
+        "graph": {"name": "ring"},
+        "methods": [{"name": "beer", "lr": "certified", "gamma": "certified", "compressor": "top_k:0.5"} | method],
+    }
+
+
+def test_certified_steps_in_a_spec() -> None:
+    problem = gs.quadratic(clients=5, dtype="float64")
+    found = certify(0.5, MIXING.rho, MIXING.C, problem.smoothness(), problem.pl_constant())
+    method, _ = prepare(parse_spec(table())).methods["BEER"]
+    assert (method.lr, method.gamma) == (found.lr, found.gamma)  # type: ignore[attr-defined]
+    method, _ = prepare(parse_spec(table(gamma=0.001))).methods["BEER"]
+    kept = certify(0.5, MIXING.rho, MIXING.C, problem.smoothness(), problem.pl_constant(), gamma=0.001)
+    assert (method.lr, method.gamma) == (kept.lr, 0.001)  # type: ignore[attr-defined]
+    for wrong, sentence in (
+        ({"name": "choco_sgd"}, "certified for BEER alone"),
+        ({"gamma": "auto"}, "both 'auto' or both 'certified'"),
+        ({"gamma": 1.0}, "does not close at gamma = 1.0"),
+    ):
+        with pytest.raises(InputError, match=sentence):
+            prepare(parse_spec(table(**wrong)))
+    network = table() | {"problem": {"objective": "one_hidden_layer", "data": "digits", "clients": 5}}
+    with pytest.raises(InputError, match="where L is not known"):
+        prepare(parse_spec(network))
+
+
+def test_omegas_in_a_spec(tmp_path: Path) -> None:
+    (run,) = prepare(parse_spec(table() | {"omegas": True, "eval_every": 1})).run()
+    assert run.record.header["omegas"] is True
+    assert run.record.rows[0]["phi"] > run.record.rows[-1]["phi"]
+    for wrong, sentence in (({"omegas": 1}, "`omegas` must be true or false"), ({"rounds": True}, "an integer")):
+        with pytest.raises(InputError, match=sentence):
+            parse_spec(table() | wrong)
+    with pytest.raises(InputError, match="DSGD has none"):
+        prepare(parse_spec(table() | {"omegas": True, "methods": [{"name": "dsgd", "lr": 0.1}]}))
+    (tmp_path / "my.toml").write_text(
+        'rounds = 2\nomegas = true\n[problem]\nobjective = "quadratic"\nclients = 4\n[graph]\nname = "ring"\n'
+        '[[methods]]\nname = "beer"\nlr = 0.1\ngamma = 0.1\ncompressor = "top_k:0.5"\n'
+    )
+    done = forked("launch", "my.toml", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "in one process: by `gossamer run`" in done.stderr
+
+
+def test_seeds_are_checked_together_and_strangers_are_not() -> None:
+    runs = gs.simulate(METHOD, PROBLEM, MIXING, rounds=10, eval_every=1, omegas=True, seed=(0, 1), x0="normal")
+    checked = check_records([run.record for run in runs])
+    assert [finding.verdict for finding in checked.findings[:5]] == ["holds"] * 5
+    assert checked.certificate is None
+    assert checked.verdict == "cannot be told"
+    other = gs.simulate(
+        gs.BEER(lr=0.2, gamma=0.3, compressor=gs.top_k(2)), PROBLEM, MIXING, rounds=10, eval_every=1, omegas=True
+    )
+    with pytest.raises(InputError, match="differ in more than their seed"):
+        check_records([runs[0].record, other.record])
+
+
+@pytest.mark.parametrize("proof", [None, "x", {"L": 1}, {"alpha": 0.5}])
+def test_damaged_headers_get_a_sentence(proof: object) -> None:
+    run = gs.simulate(METHOD, PROBLEM, MIXING, rounds=2, eval_every=1, omegas=True)
+    run.record.header["proof"] = proof
+    with pytest.raises(DataError, match="says nothing of the proof"):
+        check_records([run.record])
+
+
+@pytest.mark.parametrize(("name", "value"), [("alpha", "much"), ("L", -1.0), ("gamma", 2.0), ("mu", 1e9), ("lr", "x")])
+def test_absurd_constants_get_a_sentence(name: str, value: object) -> None:
+    run = gs.simulate(METHOD, PROBLEM, MIXING, rounds=2, eval_every=1, omegas=True)
+    run.record.header["proof"][name] = value
+    with pytest.raises(InputError, match=f"`{name}` must be"):
+        check_records([run.record])
+
+
+@pytest.mark.parametrize(
+    "problem",
+    [
+        gs.quadratic(clients=3, noise=2.0, dtype="float64"),
+        sine_pl(clients=3, noise=2.0, dtype="float64"),
+        gs.logistic_regression(clients=3, dtype="float64"),
+        softmax_regression(clients=3, dtype="float64"),
+    ],
+    ids=lambda problem: type(problem).__name__,
+)
+def test_noise_is_bounded_everywhere(problem: gs.Problem) -> None:
+    bound = problem.noise_bound()
+    assert bound is not None
+    for client in range(3):
+        one = problem.only(client)
+        for scale in (0.0, 0.1, 3.0):
+            x = scale * torch.randn(problem.d, dtype=torch.float64, generator=torch.Generator().manual_seed(client))
+            assert one.gradient_noise(x, samples=1000) <= bound * (1 + 1e-9)
+
+
+def test_least_squares_have_no_bound() -> None:
+    data = (np.ones((30, 2)), np.arange(30.0))
+    assert gs.problems.least_squares(data, clients=3).noise_bound() is None
