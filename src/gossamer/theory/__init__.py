@@ -1,6 +1,7 @@
 """The theory beside the code: numbers in, numbers out."""
 
 from gossamer.theory.certificate import Certificate, certify
+from gossamer.theory.check import Checked, Finding, Measured, check_run
 from gossamer.theory.constants import AbsoluteConstants, absolute_constants, theorem_gamma, theorem_steps
 from gossamer.theory.predictions import bits_to, neighbourhood, rounds_to
 from gossamer.theory.privacy import local_privacy
@@ -11,12 +12,16 @@ from gossamer.theory.tables import Order, Orders, orders
 __all__ = [
     "AbsoluteConstants",
     "Certificate",
+    "Checked",
+    "Finding",
     "LinearSystem",
+    "Measured",
     "Order",
     "Orders",
     "absolute_constants",
     "bits_to",
     "certify",
+    "check_run",
     "linear_system",
     "local_privacy",
     "lyapunov",

@@ -1,0 +1,138 @@
+"""A check can fail: each inequality is broken on purpose, and found."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gossamer as gs
+from gossamer.errors import InputError
+from gossamer.theory import Checked, Measured, certify, check_run
+from gossamer.theory.check import measured_of
+
+PROBLEM = gs.quadratic(clients=6, d=8, dtype="float64")
+MIXING = gs.mixing_matrix(gs.complete(6))
+FOUND = certify(0.5, MIXING.rho, MIXING.C, PROBLEM.smoothness(), PROBLEM.pl_constant())
+CONSTANTS: dict[str, Any] = {
+    "alpha": 0.5,
+    "rho": MIXING.rho,
+    "C": MIXING.C,
+    "L": FOUND.L,
+    "n": 6,
+    "gamma": FOUND.gamma,
+    "lr": FOUND.lr,
+    "mu": FOUND.mu,
+    "minimum": PROBLEM.minimum(),
+}
+METHOD = gs.BEER(lr=FOUND.lr, gamma=FOUND.gamma, compressor=gs.top_k(4))
+RUN = measured_of([gs.simulate(METHOD, PROBLEM, MIXING, rounds=80, eval_every=1, omegas=True).record.rows])
+
+
+def verdicts(checked: Checked) -> dict[str, str]:
+    return {finding.name: finding.verdict for finding in checked.findings}
+
+
+def test_a_run_with_certified_steps_obeys() -> None:
+    checked = check_run(RUN, **CONSTANTS)
+    assert set(verdicts(checked).values()) == {"holds"}
+    assert list(verdicts(checked)) == [
+        *("Omega_1", "Omega_2", "Omega_3", "Omega_4", "f", "Phi", "Theorem 4.1, 4.2", "Theorem 4.3, 4.4")
+    ]
+    assert checked.certificate is not None
+    assert checked.certificate.check()
+    assert checked.phi is not None
+    assert (np.diff(checked.phi) < 0).all()
+    for finding in checked.findings:
+        assert finding.tightest is not None
+        assert 0 < finding.tightest <= 1
+        assert finding.above == 0
+    plain = check_run(RUN, **CONSTANTS | {"mu": None})
+    assert plain.findings[-1].name == "Phi_t"
+    assert plain.verdict == "holds"
+
+
+@pytest.mark.parametrize("which", range(4))
+def test_a_broken_recursion_is_found(which: int) -> None:
+    omegas = RUN.omegas.copy()
+    bound = check_run(RUN, **CONSTANTS).findings[which].right
+    assert bound is not None
+    omegas[0, 40, which] = bound[39] * 1.001  # findings begin after the first round
+    checked = check_run(replace(RUN, omegas=omegas), **CONSTANTS)
+    finding = checked.findings[which]
+    assert finding.verdict == checked.verdict == "does not hold"
+    assert finding.why == "In 1 of 80 rounds, first in 40, it is broken."
+    assert finding.above == 1
+
+
+def test_a_rise_of_f_and_phi_is_found() -> None:
+    loss = RUN.loss.copy()
+    loss[0, 40] = loss[0, 39] * (1 + 1e-9)
+    assert verdicts(check_run(replace(RUN, loss=loss), **CONSTANTS))["f"] == "does not hold"
+    loss[0, 40] *= 1.05  # Phi has more to fall by: the clients draw together
+    assert verdicts(check_run(replace(RUN, loss=loss), **CONSTANTS))["Phi"] == "does not hold"
+
+
+def test_a_broken_theorem_is_found() -> None:
+    found = verdicts(check_run(replace(RUN, grad_norm=1000 * RUN.grad_norm), **CONSTANTS))
+    assert found["Theorem 4.1, 4.2"] == "does not hold"
+    slow = replace(RUN, loss=np.maximum(RUN.loss, 200.0))
+    assert verdicts(check_run(slow, **CONSTANTS))["Theorem 4.3, 4.4"] == "does not hold"
+
+
+def test_a_wrong_smoothness_is_found() -> None:
+    """With a tenth of L, the trackers move more than the lemma allows."""
+    fast = gs.BEER(lr=1.0, gamma=0.01, compressor=gs.top_k(8))
+    rows = gs.simulate(fast, PROBLEM, MIXING, rounds=5, eval_every=1, omegas=True, x0="normal").record.rows
+    constants = CONSTANTS | {"alpha": 1.0, "gamma": 0.01, "lr": 1.0, "mu": None}
+    assert verdicts(check_run(measured_of([rows]), **constants))["f"] == "holds"
+    found = verdicts(check_run(measured_of([rows]), **constants | {"L": FOUND.L / 10}))
+    assert "does not hold" in found.values()
+
+
+def test_steps_that_are_not_certified() -> None:
+    faster = gs.BEER(lr=1.1 * FOUND.lr, gamma=FOUND.gamma, compressor=gs.top_k(4))
+    rows = gs.simulate(faster, PROBLEM, MIXING, rounds=20, eval_every=1, omegas=True).record.rows
+    checked = check_run(measured_of([rows]), **CONSTANTS | {"lr": 1.1 * FOUND.lr})
+    assert checked.certificate is None
+    assert checked.verdict == "cannot be told"
+    assert "not certified" in checked.findings[-1].why
+
+
+def test_an_expectation_is_judged_by_its_confidence_interval() -> None:
+    rng = np.random.default_rng(0)
+    many = Measured(RUN.rounds, *(np.repeat(part, 30, axis=0) for part in (RUN.omegas, RUN.loss, RUN.grad_norm)))
+    bound = check_run(RUN, **CONSTANTS).findings[2].right
+    assert bound is not None
+    near = many.omegas.copy()
+    near[:, 40, 2] = bound[39] * (1 + 0.5 * rng.standard_normal(30))
+    near[:, 40, 2] *= 1.05 * bound[39] / near[:, 40, 2].mean()  # the mean is above, its interval is not
+    finding = check_run(replace(many, omegas=near), **CONSTANTS, is_random=True).findings[2]
+    assert (finding.verdict, finding.above) == ("holds", 1)
+    far = near.copy()
+    far[:, 40, 2] *= 2
+    assert check_run(replace(many, omegas=far), **CONSTANTS, is_random=True).findings[2].verdict == "does not hold"
+    one = Measured(RUN.rounds, far[:1], RUN.loss, RUN.grad_norm)
+    finding = check_run(one, **CONSTANTS, is_random=True).findings[2]
+    assert finding.verdict == "cannot be told"
+    assert "take several seeds" in finding.why
+    assert check_run(replace(many, omegas=near), **CONSTANTS).findings[2].verdict == "does not hold"
+
+
+def test_gaps_between_the_rounds() -> None:
+    sparse = Measured(*(part[..., ::5] if part.ndim < 3 else part[:, ::5] for part in vars(RUN).values()))
+    found = check_run(sparse, **CONSTANTS)
+    assert verdicts(found)["Omega_1"] == verdicts(found)["Theorem 4.1, 4.2"] == "cannot be told"
+    assert "eval_every = 1" in found.findings[0].why
+    assert verdicts(found)["Theorem 4.3, 4.4"] == "holds"
+    assert set(verdicts(check_run(RUN, **CONSTANTS | {"sigma": None})).values()) == {"cannot be told"}
+
+
+def test_impossible_inputs() -> None:
+    for name, value in (("alpha", 0.0), ("rho", 0), ("C", 5.0), ("L", -1), ("mu", 1e9), ("gamma", 2.0), ("lr", 0.0)):
+        with pytest.raises(InputError, match=f"`{name}`"):
+            check_run(RUN, **CONSTANTS | {name: value})
+    with pytest.raises(InputError, match="A check takes"):
+        check_run(replace(RUN, loss=RUN.loss[:, 1:]), **CONSTANTS)
+    with pytest.raises(InputError, match="No round has Omega_1 to Omega_5"):
+        measured_of([[{"round": 0, "loss": 1.0}]])
