@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from commands import gossamer
+from commands import forked, gossamer
 
 import gossamer as gs
 from gossamer.theory import certify, lyapunov, rounds_to, theorem_steps
@@ -76,3 +76,81 @@ def test_mistakes(options: list[str], sentence: str) -> None:
     assert done.returncode == 2
     assert sentence in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
+
+
+# A run against its proof
+
+
+SPEC = """
+name = "small"
+rounds = 30
+eval_every = 1
+omegas = true
+[problem]
+objective = "sine_pl"
+clients = 4
+dtype = "float64"
+[graph]
+name = "complete"
+[[methods]]
+name = "beer"
+lr = "certified"
+gamma = "certified"
+compressor = "top_k:0.5"
+"""
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("recorded") / "work"
+    folder.mkdir()
+    (folder / "my.toml").write_text(SPEC)
+    done = forked("run", "my.toml", "-q", "-o", "out", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+def test_a_run_is_checked(recorded: Path) -> None:
+    done = forked("theory", "--check", "out", cwd=recorded)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("holds") == 9
+    assert "certified for Theorem 4.1 and 4.3" in done.stdout
+    assert (recorded / "out" / "BEER-proof.png").stat().st_size > 10_000
+    done = forked("theory", "--check", "out/BEER-seed0.jsonl", "-o", "mine.pdf", "--json", cwd=recorded)
+    (row,) = json.loads(done.stdout)
+    assert (row["verdict"], row["rounds"], row["certified"]) == ("holds", 30, True)
+    assert [finding["rounds"] for finding in row["findings"]] == [30, 30, 30, 30, 30, 30, 31, 30]
+    assert (recorded / "mine.pdf").read_bytes().startswith(b"%PDF")
+
+
+def test_a_run_that_breaks_its_proof(recorded: Path) -> None:
+    lines = (recorded / "out" / "BEER-seed0.jsonl").read_text().splitlines()
+    broken = [json.loads(line) for line in lines]
+    broken[10]["omega_3"] += 1.0
+    (recorded / "broken.jsonl").write_text("\n".join(map(json.dumps, broken)))
+    done = forked("theory", "--check", "broken.jsonl", cwd=recorded)
+    assert done.returncode == 1
+    assert "does not hold" in done.stdout
+    assert "In 1 of 30 rounds, first in 9, it is broken." in done.stdout
+
+
+def test_what_cannot_be_checked(recorded: Path) -> None:
+    lines = (recorded / "out" / "BEER-seed0.jsonl").read_text().splitlines()
+    header = json.loads(lines[0])
+    del header["proof"]
+    (recorded / "plain.jsonl").write_text("\n".join([json.dumps(header), *lines[1:]]))
+    (recorded / "empty.jsonl").write_text("")
+    for options, sentence in (
+        (["plain.jsonl"], "says nothing of the proof"),
+        (["empty.jsonl"], "is empty"),
+        (["nowhere"], "There is no 'nowhere'"),
+        (["out", "-o", "x.txt"], "must end in"),
+        (["out", "-o", "no/x.png"], "does not exist"),
+    ):
+        done = forked("theory", "--check", *options, cwd=recorded)
+        assert done.returncode == 2
+        assert sentence in done.stderr
+        assert "Traceback" not in done.stderr
+    done = forked("theory", "-o", "x.png", cwd=recorded)
+    assert done.returncode == 2
+    assert "--check" in done.stderr

@@ -161,7 +161,11 @@ def test_certified_steps_in_a_spec() -> None:
     method, _ = prepare(parse_spec(table(gamma=0.001))).methods["BEER"]
     kept = certify(0.5, MIXING.rho, MIXING.C, problem.smoothness(), problem.pl_constant(), gamma=0.001)
     assert (method.lr, method.gamma) == (kept.lr, 0.001)  # type: ignore[attr-defined]
+    method, _ = prepare(parse_spec(table(lr="certified:0.5"))).methods["BEER"]
+    assert (method.lr, method.gamma) == (found.lr / 2, found.gamma)  # type: ignore[attr-defined]
     for wrong, sentence in (
+        ({"lr": "certified:2"}, "or 'certified:0.5' for half the largest; got 'certified:2'"),
+        ({"lr": "certified:x"}, "got 'certified:x'"),
         ({"name": "choco_sgd"}, "certified for BEER alone"),
         ({"gamma": "auto"}, "both 'auto' or both 'certified'"),
         ({"gamma": 1.0}, "does not close at gamma = 1.0"),

@@ -217,8 +217,11 @@ def _add_theory(add: Any) -> None:
         proofs.theory,
         "  gossamer theory\n"
         "  gossamer theory --graph grid:2,5 --weights fdla --compressor gsgd:5 --problem a9a --data-dir data/\n"
-        "  gossamer theory --problem quadratic --compressor top_k:0.1 --json | jq .certified",
+        "  gossamer theory --problem quadratic --compressor top_k:0.1 --json | jq .certified\n"
+        "  gossamer theory --check runs/my                   a recorded run against its theorem",
     )
+    command.add_argument("--check", metavar="RUN", help="a record, or a folder of records with `omegas = true`")
+    command.add_argument("-o", "--output", metavar="FILE", help="the picture of --check (default: beside the record)")
     command.add_argument("--graph", default="ring", metavar="GRAPH", help="such as ring, grid:2,5 (default: ring)")
     command.add_argument("--clients", type=int, default=10, metavar="N", help="default: 10")
     command.add_argument("--weights", default="metropolis", metavar="RULE", help="default: metropolis")
@@ -243,16 +246,17 @@ def _add_reproduce(add: Any) -> None:
         "  gossamer reproduce fig5 --device cuda\n"
         "  gossamer reproduce all --quick                    a rehearsal, on embedded data\n"
         "  gossamer reproduce all --json | jq '.claims[] | select(.verdict != \"holds\") | .says'\n"
-        "  gossamer reproduce exactness -o exactness.csv",
+        "  gossamer reproduce exactness -o exactness.csv\n"
+        "  gossamer reproduce theory                         the proof of BEER on runs with certified steps",
     )
     reproduce.add_argument("what", metavar="WHAT", choices=claims.WHAT, help=", ".join(claims.WHAT))
     reproduce.add_argument(
         "-o",
         "--output",
         metavar="DIR",
-        help="where it goes (default: reproduced, or rehearsed); for exactness, a CSV file",
+        help="where it goes (default: reproduced; rehearsed if --quick; proofs for theory); for exactness, a CSV file",
     )
-    reproduce.add_argument("--seeds", type=int, metavar="N", help="runs of each method (default: 3)")
+    reproduce.add_argument("--seeds", type=int, metavar="N", help="runs of each method (default: 3; 30 for theory)")
     reproduce.add_argument(
         "--as-published", action="store_true", help="as the published experiments were run, where they leave the text"
     )

@@ -96,6 +96,24 @@ def waiting(what: str, quiet: bool = False) -> Iterator[None]:
         yield
 
 
+@contextlib.contextmanager
+def bars(quiet: bool) -> Iterator[Callable[[str, float], tuple[Callable[[float], None], Callable[[], None]]]]:
+    """A bar for each experiment on a terminal, a line for each in a pipe; each gives `show` and `begin`."""
+    if quiet:
+        yield lambda name, total: (lambda done: None, lambda: None)
+    elif not sys.stderr.isatty():
+        yield lambda name, total: (lambda done: None, lambda: note(name))
+    else:
+        columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn())
+        with Progress(*columns, console=Console(stderr=True), transient=True) as shown:
+
+            def add(name: str, total: float) -> tuple[Callable[[float], None], Callable[[], None]]:
+                task = shown.add_task(escape(name), total=total, start=False)
+                return (lambda done: shown.update(task, completed=done), lambda: shown.start_task(task))
+
+            yield add
+
+
 class _StopRequest:
     """Whether someone asked the program to stop, and by which signal."""
 

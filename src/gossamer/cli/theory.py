@@ -12,8 +12,9 @@ from gossamer import registry
 from gossamer.algorithms.beer import BEER
 from gossamer.cli.data import downloads
 from gossamer.cli.output import console, results, waiting
+from gossamer.cli.proof import check
 from gossamer.compression.base import Compressor
-from gossamer.errors import check_integer, check_positive
+from gossamer.errors import InputError, check_integer, check_positive
 from gossamer.problems import load, logistic_regression, softmax_regression
 from gossamer.problems.base import Problem
 from gossamer.report.table import human
@@ -33,7 +34,15 @@ def theory(options: argparse.Namespace) -> int:
     paper's proof allows for this very network, checked in exact arithmetic; the theorem's are those of its absolute
     constants; practical ones are `gossamer.auto`'s, which converge in practice and are not proven. Rounds and bits are
     what the proof guarantees with full gradients from x0; runs are far faster.
+
+    --check holds a recorded run against the proof instead: the lemma's recursions and the theorems' bounds, at every
+    round, with a picture of both sides. The run must have been recorded with `omegas = true` and `eval_every = 1`. Exit
+    code 1 says that something does not hold.
     """
+    if options.check is not None:
+        return check(options)
+    if options.output is not None:
+        raise InputError("-o names the picture that --check draws; leave it out.")
     check_integer("clients", options.clients, 2)
     if options.epsilon is not None:
         check_positive("epsilon", options.epsilon)

@@ -176,12 +176,12 @@ def conclude(plan: Plan, command: str) -> Reproduced:
     }
     rows = [one.row() for one in judged]
     _write(plan.folder / "claims.json", json.dumps(about | {"claims": rows}, indent=1, allow_nan=False))
-    _write_csv(plan.folder / "claims.csv", [row | {"values": _listed(row["values"])} for row in rows])
-    _write_csv(plan.folder / "runs.csv", [_run_row(job, record) for job, kept in records.items() for record in kept])
+    write_csv(plan.folder / "claims.csv", [row | {"values": _listed(row["values"])} for row in rows])
+    write_csv(plan.folder / "runs.csv", [_run_row(job, record) for job, kept in records.items() for record in kept])
     if fits:
         told = [asdict(fit) | {"agrees": fit.agrees, "is_reached": fit.is_reached} for fit in fits]
         _write(plan.folder / "rates.json", json.dumps(about | {"fits": told}, indent=1, allow_nan=False))
-        _write_csv(plan.folder / "rates.csv", [{k: v for k, v in row.items() if k != "points"} for row in told])
+        write_csv(plan.folder / "rates.csv", [{k: v for k, v in row.items() if k != "points"} for row in told])
     return Reproduced(judged, fits, pictures)
 
 
@@ -244,7 +244,8 @@ def _write(path: Path, text: str) -> None:
     os.replace(beside, path)
 
 
-def _write_csv(path: Path, rows: Sequence[dict[str, Any]]) -> None:
+def write_csv(path: Path, rows: Sequence[dict[str, Any]]) -> None:
+    """A table of rows with the same columns."""
     text = io.StringIO(newline="")
     writer = csv.DictWriter(text, list(rows[0]) if rows else ["id"], lineterminator="\n")
     writer.writeheader()

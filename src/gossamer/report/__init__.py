@@ -4,6 +4,7 @@ from gossamer.report.figure import convergence_figure, panels_figure
 from gossamer.report.links import links_table, write_links
 from gossamer.report.network import network_figure
 from gossamer.report.page import write_page
+from gossamer.report.proof import proof_figure
 from gossamer.report.shares import shares_figure
 from gossamer.report.summary import summarize
 from gossamer.report.table import result_table
@@ -13,6 +14,7 @@ __all__ = [
     "links_table",
     "network_figure",
     "panels_figure",
+    "proof_figure",
     "result_table",
     "shares_figure",
     "summarize",

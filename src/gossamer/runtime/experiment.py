@@ -11,7 +11,7 @@ from gossamer.algorithms.base import Algorithm
 from gossamer.errors import InputError
 from gossamer.problems.base import Problem
 from gossamer.runtime.auto import settings_for
-from gossamer.runtime.proof import certified_steps, check_has_omegas
+from gossamer.runtime.proof import certified_steps, check_has_omegas, share_of
 from gossamer.runtime.record import record_name
 from gossamer.runtime.recorder import Progress
 from gossamer.runtime.runs import Runs, models_path
@@ -21,8 +21,6 @@ from gossamer.spec import Spec
 from gossamer.streams import Streams
 from gossamer.topology import MixingMatrix, mixing_matrix
 from gossamer.topology.graphs import build_graph
-
-_STEPS = ("auto", "certified")  # in the place of a number
 
 
 @dataclass(frozen=True)
@@ -90,9 +88,9 @@ def prepare(spec: Spec, *, data_dir: str | None = None, device: str | None = Non
         settings = {key: value for key, value in table.items() if key not in ("label", "rounds")}
         if "compressor" in settings:
             settings["compressor"] = registry.compressors.build(settings["compressor"])
-        chosen = {name: settings[name] for name in ("lr", "gamma") if settings.get(name) in _STEPS}
+        chosen = {name: settings[name] for name in ("lr", "gamma") if _is_to_be_found(settings.get(name))}
         method = registry.methods.build(settings | dict.fromkeys(chosen, 1.0))
-        if len(set(chosen.values())) > 1:
+        if len({wish.split(":")[0] for wish in chosen.values()}) > 1:
             raise InputError("`lr` and `gamma` are either both 'auto' or both 'certified', where both are to be found.")
         label = table.get("label", method.title)
         if label in methods:
@@ -124,9 +122,15 @@ def prepare(spec: Spec, *, data_dir: str | None = None, device: str | None = Non
             check_has_omegas(method)
         if chosen := wished[label]:
             given = {"gamma": method.gamma} if hasattr(method, "gamma") and "gamma" not in chosen else {}
-            steps = (certified_steps if "certified" in chosen.values() else settings_for)(
-                method, problem, mixing, given
-            )
+            if "auto" in chosen.values():
+                steps = settings_for(method, problem, mixing, given)
+            else:
+                steps = certified_steps(method, problem, mixing, share_of(chosen.get("lr", "certified")), **given)
             chosen_steps: Any = {name: steps[name] for name in chosen}
             methods[label] = (replace(method, **chosen_steps), rounds)  # type: ignore[type-var]
     return Experiment(spec, problem, mixing, methods)
+
+
+def _is_to_be_found(step: object) -> bool:
+    """Whether a step is a word in the place of a number: "auto", "certified", or "certified:0.5"."""
+    return isinstance(step, str) and (step == "auto" or step.split(":")[0] == "certified")

@@ -13,7 +13,7 @@ import torch
 from gossamer.algorithms.base import Algorithm
 from gossamer.algorithms.beer import BEER, BEERState
 from gossamer.algorithms.schedules import Schedule
-from gossamer.errors import DataError, InputError
+from gossamer.errors import DataError, InputError, check_unit
 from gossamer.problems.base import Problem
 from gossamer.problems.module import ModuleProblem
 from gossamer.runtime.measure import alpha_of
@@ -31,10 +31,18 @@ def check_has_omegas(method: Algorithm) -> None:
         raise InputError(f"The errors Omega_1 to Omega_5 are those of BEER's proof; {method.title} has none.")
 
 
+def share_of(wish: str) -> float:
+    """Of the largest certified lr: all of it for "certified", half for "certified:0.5"."""
+    try:
+        return check_unit("share", float(wish.partition(":")[2] or 1))
+    except (ValueError, InputError):
+        raise InputError(f"`lr` may be 'certified', or 'certified:0.5' for half the largest; got {wish!r}.") from None
+
+
 def certified_steps(
-    method: Algorithm, problem: Problem, mixing: MixingMatrix, given: dict[str, float]
+    method: Algorithm, problem: Problem, mixing: MixingMatrix, share: float = 1.0, gamma: float | None = None
 ) -> dict[str, float]:
-    """The largest lr that the proof allows, and its gamma; `given` holds the one of them that is to stay.
+    """A share of the largest lr that the proof allows, and its gamma unless one is given.
 
     Where the problem is known to satisfy PL, they are those of Theorem 4.3, with which 4.1 holds, too.
     """
@@ -43,8 +51,8 @@ def certified_steps(
     L = _smoothness(problem)
     if L is None:
         raise InputError("Steps cannot be certified where L is not known, as of a network; give numbers, or 'auto'.")
-    found = certify(alpha_of(method, problem.d), mixing.rho, mixing.C, L, problem.pl_constant(), **given)
-    return {"lr": found.lr, "gamma": found.gamma}
+    found = certify(alpha_of(method, problem.d), mixing.rho, mixing.C, L, problem.pl_constant(), gamma=gamma)
+    return {"lr": share * found.lr, "gamma": found.gamma}
 
 
 def _smoothness(problem: Problem) -> float | None:
