@@ -1,5 +1,6 @@
 """What the documentation shows is what there is."""
 
+import doctest
 import json
 import math
 import re
@@ -11,6 +12,7 @@ import pandas as pd
 
 import gossamer as gs
 from gossamer.algorithms.about import markdown_table
+from gossamer.paper import proofs
 from gossamer.paper.claims import claims, counted
 from gossamer.runtime.experiment import prepare
 from gossamer.spec import load_spec
@@ -55,6 +57,26 @@ def test_the_extending_page_works() -> None:
     assert done.returncode == 0, done.stderr
 
 
+def test_the_theory_page_works() -> None:
+    """Its examples are one session, in the order of the page."""
+    snippets = blocks(ROOT / "docs" / "theory.md", "python")
+    session = doctest.DocTestParser().get_doctest("\n".join(snippets), {}, "theory.md", "docs/theory.md", 0)
+    assert session.examples
+    told: list[str] = []
+    assert not doctest.DocTestRunner().run(session, out=told.append).failed, "".join(told)
+
+
+def test_the_theory_page_shows_what_the_command_says() -> None:
+    page = ROOT / "docs" / "theory.md"
+    (command,) = (block for block in blocks(page, "sh") if block.startswith("gossamer theory --problem"))
+    (shown,) = (block for block in blocks(page, "text") if block.startswith("certified steps"))
+    done = subprocess.run([sys.executable, "-m", *command.split()], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in done.stdout.splitlines()]
+    for line in shown.splitlines():
+        assert re.split(" {2,}", line) in rows
+
+
 def test_the_spec_page_is_a_spec(tmp_path: Path, data_dir: Path) -> None:
     (spec,) = blocks(ROOT / "docs" / "spec.md", "toml")
     path = tmp_path / "spec.toml"
@@ -68,6 +90,27 @@ def section(text: str, name: str) -> str:
     found = re.search(rf"<!-- {name}: .*? -->\n(.*?)<!-- end of {name} -->", text, flags=re.DOTALL)
     assert found is not None
     return found[1]
+
+
+def proofs_table() -> str:
+    table = pd.read_csv(ROOT / "docs" / "results" / "theory.csv")
+    lines = [
+        "| experiment | seeds | lr | rounds | inequalities that hold | 4.1, 4.2 | 4.3, 4.4 |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for name, rows in table.groupby("experiment", sort=False):
+        near = rows.set_index("inequality").tightest
+        shares = [f"{near[one]:.2g}" if one in near else "" for one in ("Theorem 4.1, 4.2", "Theorem 4.3, 4.4")]
+        held, first = f"{(rows.verdict == 'holds').sum()} of {len(rows)}", rows.iloc[0]
+        cells = (name, first.seeds, f"{first.lr:.3g}", f"{first.rounds:,}", held, *shares)
+        lines.append(f"| {' | '.join(map(str, cells))} |")
+    return "\n".join(lines) + "\n"
+
+
+def test_the_proofs_table_is_that_of_the_results() -> None:
+    assert section((ROOT / "docs" / "theory.md").read_text(), "proofs") == proofs_table()
+    table = pd.read_csv(ROOT / "docs" / "results" / "theory.csv")
+    assert list(table.experiment.unique()) == [job.spec.name for job in proofs.jobs()]
 
 
 def auto_table() -> str:
