@@ -13,7 +13,8 @@ import gossamer as gs
 from gossamer.errors import DataError, InputError
 from gossamer.problems import sine_pl, softmax_regression
 from gossamer.runtime.experiment import prepare
-from gossamer.runtime.proof import OMEGAS, check_records
+from gossamer.runtime.proof import check_records
+from gossamer.runtime.record import COLUMNS, OMEGAS
 from gossamer.spec import parse_spec
 from gossamer.theory import certify, lyapunov
 
@@ -111,6 +112,11 @@ def test_phi_has_the_certificates_weights(problem: gs.Problem) -> None:
         gap, errors = row["loss"] - minimum, [row[name] for name in OMEGAS[:4]]
         assert row["phi"] == pytest.approx(lyapunov(gap, errors, found.weights_for(5)))
     assert np.isfinite(run.frame["phi"]).all()
+    plain = gs.simulate(gs.DSGD(lr=0.01), problem, MIXING, rounds=1)
+    frame = gs.Runs([plain, run]).frame
+    assert list(frame.columns) == ["method", "seed", *COLUMNS]
+    assert frame["phi"].isna().sum() == len(plain.frame)
+    assert "phi" not in plain.frame
 
 
 def test_without_a_certificate_there_is_no_phi() -> None:
@@ -128,10 +134,22 @@ def network() -> gs.Problem:
 
 
 def test_a_run_that_diverges_keeps_its_omegas() -> None:
-    method = gs.BEER(lr=1e200, gamma=1.0, compressor=gs.top_k(2))
+    method = gs.BEER(lr=1e10, gamma=1.0, compressor=gs.top_k(2))
     run = gs.simulate(method, PROBLEM, MIXING, rounds=50, eval_every=1, omegas=True)
     assert run.diverged
     assert run.record.rows[0]["omega_2"] > 0
+    finding = check_records([run.record]).findings[-1]
+    assert (finding.name, finding.verdict) == ("Finite", "cannot be told")  # who knows with such steps
+    assert "diverged in round" in finding.why
+
+
+def test_a_certified_run_that_diverges_breaks_the_proof() -> None:
+    found = certify(1 / 3, MIXING.rho, MIXING.C, PROBLEM.smoothness(), PROBLEM.pl_constant())
+    method = gs.BEER(lr=found.lr, gamma=found.gamma, compressor=gs.top_k(2))
+    runs = gs.simulate([method], PROBLEM, MIXING, rounds=5, eval_every=1, omegas=True, seed=(0, 1), x0="normal")
+    assert check_records([run.record for run in runs]).verdict == "holds"
+    runs[1].record.end = {"status": "diverged", "round": 4, "reason": "It diverged."}
+    assert check_records([run.record for run in runs]).verdict == "does not hold"
 
 
 def test_what_has_no_omegas() -> None:
@@ -139,6 +157,9 @@ def test_what_has_no_omegas() -> None:
         gs.simulate(gs.CHOCOSGD(lr=0.1, gamma=0.3, compressor=gs.top_k(2)), PROBLEM, MIXING, rounds=2, omegas=True)
     with pytest.raises(InputError, match="`omegas` must be true or false"):
         gs.simulate(METHOD, PROBLEM, MIXING, rounds=2, omegas="yes")  # type: ignore[call-overload]
+    other = gs.BEER(lr=0.1, gamma=0.3, compressor=gs.top_k(2), tracker="reevaluated")
+    with pytest.raises(InputError, match="'reevaluated' is another algorithm"):
+        gs.simulate(other, PROBLEM, MIXING, rounds=2, omegas=True)
     run = gs.simulate(METHOD, PROBLEM, MIXING, rounds=2)
     with pytest.raises(DataError, match="says nothing of the proof"):
         check_records([run.record])
@@ -166,6 +187,9 @@ def test_certified_steps_in_a_spec() -> None:
     for wrong, sentence in (
         ({"lr": "certified:2"}, "or 'certified:0.5' for half the largest; got 'certified:2'"),
         ({"lr": "certified:x"}, "got 'certified:x'"),
+        ({"gamma": "certified:0.5"}, "without a share; got 'certified:0.5'"),
+        ({"lr": 0.1}, "does not close at lr = 0.1"),
+        ({"tracker": "reevaluated"}, "another algorithm"),
         ({"name": "choco_sgd"}, "certified for BEER alone"),
         ({"gamma": "auto"}, "both 'auto' or both 'certified'"),
         ({"gamma": 1.0}, "does not close at gamma = 1.0"),
@@ -230,9 +254,9 @@ def test_absurd_constants_get_a_sentence(name: str, value: object) -> None:
         gs.quadratic(clients=3, noise=2.0, dtype="float64"),
         sine_pl(clients=3, noise=2.0, dtype="float64"),
         gs.logistic_regression(clients=3, dtype="float64"),
+        gs.logistic_regression(clients=3, partition="dirichlet:0.5", equal=False, dtype="float64"),
         softmax_regression(clients=3, dtype="float64"),
     ],
-    ids=lambda problem: type(problem).__name__,
 )
 def test_noise_is_bounded_everywhere(problem: gs.Problem) -> None:
     bound = problem.noise_bound()

@@ -34,7 +34,8 @@ def check_lr(value: object) -> LR:
     """A step size above 0, or a schedule, which may be described as in a spec file."""
     if isinstance(value, str) and ":" not in value:
         raise InputError(
-            f"`lr` must be a number above 0, a schedule such as 'cosine:0.1,2000', or in a spec 'auto'; got {value!r}."
+            f"`lr` must be a number above 0, a schedule such as 'cosine:0.1,2000', or in a spec 'auto' or 'certified'; "
+            f"got {value!r}."
         )
     if isinstance(value, str | dict):
         value = registry.schedules.build(value)

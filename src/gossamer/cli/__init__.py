@@ -222,12 +222,14 @@ def _add_theory(add: Any) -> None:
     )
     command.add_argument("--check", metavar="RUN", help="a record, or a folder of records with `omegas = true`")
     command.add_argument("-o", "--output", metavar="FILE", help="the picture of --check (default: beside the record)")
-    command.add_argument("--graph", default="ring", metavar="GRAPH", help="such as ring, grid:2,5 (default: ring)")
-    command.add_argument("--clients", type=int, default=10, metavar="N", help="default: 10")
-    command.add_argument("--weights", default="metropolis", metavar="RULE", help="default: metropolis")
-    command.add_argument("--compressor", default="gsgd:5", metavar="C", help="default: gsgd:5")
+    command.add_argument("--graph", metavar="GRAPH", help="such as ring, grid:2,5 (default: ring)")
+    command.add_argument("--clients", type=int, metavar="N", help="default: 10")
+    command.add_argument("--weights", metavar="RULE", help="default: metropolis")
+    command.add_argument("--compressor", metavar="C", help="default: gsgd:5")
     command.add_argument(
-        "--problem", default="breast_cancer", metavar="P", help="a data set, or an objective such as quadratic, sine_pl"
+        "--problem",
+        metavar="P",
+        help="a data set, or an objective such as quadratic, sine_pl (default: breast_cancer)",
     )
     command.add_argument(
         "--epsilon", type=float, metavar="E", help="target of the gradient norm (default: a tenth of that at x0)"
@@ -365,7 +367,7 @@ def _add_data(add: Any) -> None:
             command.add_argument("--json", action="store_true", help="print it as JSON")
         if name == "describe":
             command.add_argument("data", metavar="DATA", help="a name, or the path of a LIBSVM file")
-            command.add_argument("--clients", type=int, default=10, metavar="N", help="default: 10")
+            command.add_argument("--clients", type=int, metavar="N", help="default: 10")
             command.add_argument("--partition", default="sorted", metavar="RULE", help="such as iid, dirichlet:0.5")
             command.add_argument("--seed", type=int, default=0, help="of a random partition (default: 0)")
             command.add_argument(

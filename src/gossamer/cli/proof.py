@@ -31,11 +31,18 @@ from gossamer.runtime.record import Record, record_name
 from gossamer.theory import Checked, Finding
 
 _BOUNDS = {"4.1": "Theorem 4.1, 4.2", "4.3": "Theorem 4.3, 4.4"}
-MARKS = {"holds": "[green]holds[/]", "does not hold": "[red]does not hold[/]", "cannot be told": "[yellow]?[/]"}
+_MARKS = {
+    "holds": "[green]holds[/]",
+    "does not hold": "[red]does not hold[/]",
+    "cannot be told": "[yellow]cannot be told[/]",
+}
 
 
 def check(options: argparse.Namespace) -> int:
     """`gossamer theory --check RUN`: exit code 1 if an inequality of the proof does not hold."""
+    for name in ("graph", "clients", "weights", "compressor", "problem", "epsilon", "data_dir"):
+        if getattr(options, name) is not None:
+            raise InputError(f"--check takes everything from the record; leave --{name.replace('_', '-')} out.")
     source = Path(options.check)
     if options.output is not None:
         check_picture(options.output)
@@ -77,10 +84,13 @@ def prove(options: argparse.Namespace) -> int:
     for name in ("as_published", "rounds"):
         if getattr(options, name):
             raise InputError(f"theory takes no --{name.replace('_', '-')}; leave it out.")
-    seeds = proofs.SEEDS if options.seeds is None else check_integer("seeds", options.seeds, 2, 1000)
+    seeds = proofs.SEEDS if options.seeds is None else check_integer("seeds", options.seeds, 5, 1000)
     folder = Path(options.output or ("rehearsed-proofs" if options.quick else "proofs"))
-    jobs = proofs.jobs(seeds)
-    jobs = [proofs.rehearsal(job) for job in jobs] if options.quick else jobs
+    try:
+        (folder / "figures").mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"The folder '{folder}' cannot be made: {error.strerror or error}.") from None
+    jobs = proofs.rehearsals(seeds) if options.quick else proofs.jobs(seeds)
     rows = []
     with (
         resume_news(options.quiet),
@@ -102,7 +112,6 @@ def prove(options: argparse.Namespace) -> int:
             show(job.spec.rounds)
             checked = check_records(records)
             picture = folder / "figures" / f"{job.name}.png"
-            picture.parent.mkdir(parents=True, exist_ok=True)
             proof_figure(checked, picture, job.spec.name)
             rows.append(_row(Group(job.spec.name, folder, records, []), records, checked, picture))
     write_csv(folder / "theory.csv", [row for one in rows for row in _flat(one)])
@@ -110,14 +119,15 @@ def prove(options: argparse.Namespace) -> int:
         if options.json:
             print(json.dumps(rows, indent=2, allow_nan=False))
         else:
-            _show_all(rows, folder)
+            _show_all(rows, folder, options.quick)
     failed = [row["experiment"] for row in rows if row["verdict"] == "does not hold"]
     return complain(f"The proof is broken in {'; '.join(failed)}.", 1) if failed else 0
 
 
-def _show_all(rows: list[dict[str, Any]], folder: Path) -> None:
+def _show_all(rows: list[dict[str, Any]], folder: Path, quick: bool) -> None:
     out = console()
-    table = Table(title="BEER with certified steps against its proof", title_justify="left", header_style="bold")
+    title = "BEER with certified steps against its proof" + (": a rehearsal, few rounds and seeds" if quick else "")
+    table = Table(title=title, title_justify="left", header_style="bold")
     for heading in ("experiment", "lr", "gamma", "rounds", "seeds", "hold", *_BOUNDS, "verdict"):
         table.add_column(heading, justify="left" if heading in ("experiment", "verdict") else "right")
     for row in rows:
@@ -132,7 +142,7 @@ def _show_all(rows: list[dict[str, Any]], folder: Path) -> None:
             str(len(row["seeds"])),
             f"{held} of {len(findings)}",
             *("-" if one is None else f"{one:.2g}" for one in tight),
-            MARKS[row["verdict"]],
+            _MARKS[row["verdict"]],
         )
     out.print(table)
     out.print(
@@ -166,7 +176,7 @@ def _row(group: Group, records: list[Record], checked: Checked, picture: Path) -
         "gamma": records[0].header["proof"]["gamma"],
         "certified": checked.certificate is not None,
         "figure": str(picture),
-        "findings": [as_row(finding) for finding in checked.findings],
+        "findings": [_finding_row(finding) for finding in checked.findings],
     }
 
 
@@ -187,7 +197,7 @@ def _flat(row: dict[str, Any]) -> Iterator[dict[str, Any]]:
         }
 
 
-def as_row(finding: Finding) -> dict[str, Any]:
+def _finding_row(finding: Finding) -> dict[str, Any]:
     """A finding as plain data."""
     return {
         "name": finding.name,
@@ -209,10 +219,15 @@ def _show(group: Group, records: list[Record], checked: Checked, picture: Path) 
     for finding in checked.findings:
         many = "" if finding.rounds is None else f"{len(finding.rounds):,}"
         tightest = "" if finding.tightest is None else f"{finding.tightest:.3g}"
-        table.add_row(finding.name, escape(finding.says), many, tightest, MARKS[finding.verdict])
+        above = f" (mean above in {finding.above:,})" if finding.above and finding.verdict == "holds" else ""
+        table.add_row(finding.name, escape(finding.says), many, tightest, _MARKS[finding.verdict] + above)
     out.print(table)
-    for why in dict.fromkeys(finding.why for finding in checked.findings if finding.why):
-        out.print(escape(why), highlight=False, soft_wrap=True)
+    reasons: dict[str, list[str]] = {}
+    for finding in checked.findings:
+        if finding.why:
+            reasons.setdefault(finding.why, []).append(finding.name)
+    for why, names in reasons.items():
+        out.print(escape(f"{'; '.join(names)}: {why}"), highlight=False, soft_wrap=True)
     if certificate is not None:
         kind = "4.1" if certificate.mu is None else "4.1 and 4.3"
         out.print(
@@ -221,4 +236,4 @@ def _show(group: Group, records: list[Record], checked: Checked, picture: Path) 
             highlight=False,
             soft_wrap=True,
         )
-    out.print(f"Verdict: {MARKS[checked.verdict]}. Figure: {escape(str(picture))}", highlight=False, soft_wrap=True)
+    out.print(f"Verdict: {_MARKS[checked.verdict]}. Figure: {escape(str(picture))}", highlight=False, soft_wrap=True)

@@ -33,7 +33,8 @@ def reproduce(options: argparse.Namespace) -> int:
     fig1 to fig5 are the paper's figures, rates the rates of its tables and theorems, all is everything. What the folder
     holds already is not run again, and what was stopped goes on. A claim that does not hold is a result like any other:
     the exit code is 0. Two are Gossamer's own: exactness, which methods find the exact minimiser and where the others
-    stop; and theory, BEER with certified steps, held against each inequality of its proof at every round.
+    stop; and theory, BEER with certified steps, held against each inequality of its proof at every round. For these,
+    exit code 1 says that something does not hold.
     """
     if options.what == "exactness":
         return exactness_table(options)

@@ -24,6 +24,13 @@ from gossamer.theory import Certificate, bits_to, certify, lyapunov, rounds_to, 
 from gossamer.topology import MixingMatrix, mixing_matrix
 from gossamer.topology.graphs import build_graph
 
+_USUAL = {
+    "graph": "ring",
+    "clients": 10,
+    "weights": "metropolis",
+    "compressor": "gsgd:5",
+    "problem": "breast_cancer",
+}
 _SHARES = (1.0, 0.9, 0.7, 0.5, 0.3)  # of the largest certified step: at its very edge the weights, and Phi_0, are huge
 
 
@@ -43,6 +50,9 @@ def theory(options: argparse.Namespace) -> int:
         return check(options)
     if options.output is not None:
         raise InputError("-o names the picture that --check draws; leave it out.")
+    for name, usual in _USUAL.items():
+        if getattr(options, name) is None:
+            setattr(options, name, usual)
     check_integer("clients", options.clients, 2)
     if options.epsilon is not None:
         check_positive("epsilon", options.epsilon)

@@ -24,6 +24,7 @@ _CONVEX = _PROBLEMS["a9a"] | {"nonconvex": 0.0, "l2": 0.1}
 _ROUNDS = {"a9a": 200}  # where a round takes longest; elsewhere
 _MOST_ROUNDS = 1000
 _NOISY_ROUNDS, _NOISY_SEEDS = 300, 10
+_EMBEDDED, _EMBEDDED_BATCH = "breast_cancer", 40  # whose clients have 45 rows or more
 
 
 def jobs(seeds: int = SEEDS) -> list[Job]:
@@ -35,19 +36,28 @@ def jobs(seeds: int = SEEDS) -> list[Job]:
             for compressor, several in (("top_k:0.5", [0]), ("gsgd:5", range(seeds))):
                 made.append(_job(f"{name}, {graph}, {compressor}", problem, graph, compressor, rounds, several))
     for theorem, problem in (("4.2", _PROBLEMS["a9a"]), ("4.4", _CONVEX)):
-        for batch in BATCHES:
-            name = f"theorem {theorem}, a9a, batch {batch:,}"
-            job = _job(name, problem, "complete", "gsgd:5", _NOISY_ROUNDS, range(min(seeds, _NOISY_SEEDS)))
-            tables = [job.spec.methods[0] | {"lr": "certified:0.5"}]  # at the edge, the weights of the noise are huge
-            made.append(Job(job.name, replace(job.spec, batch_size=batch, methods=tables)))
+        several = range(min(seeds, _NOISY_SEEDS))
+        made += [_noisy(f"theorem {theorem}, a9a", problem, batch, several) for batch in BATCHES]
     return made
 
 
-def rehearsal(job: Job) -> Job:
-    """In seconds, on data that is there."""
-    problem = job.spec.problem | ({"data": "breast_cancer"} if "data" in job.spec.problem else {})
-    batch = None if job.spec.batch_size is None else min(job.spec.batch_size, 40)
-    return Job(job.name, replace(job.spec, problem=problem, batch_size=batch, rounds=30, seeds=job.spec.seeds[:5]))
+def rehearsals(seeds: int) -> list[Job]:
+    """The same in seconds, on data that is there."""
+    made = []
+    for job in jobs(min(seeds, 5)):
+        problem = job.spec.problem | ({"data": _EMBEDDED} if "data" in job.spec.problem else {})
+        name, batch = job.spec.name.replace("a9a", _EMBEDDED), job.spec.batch_size
+        spec = replace(job.spec, name=name, problem=problem, rounds=30)
+        if batch is None or batch <= _EMBEDDED_BATCH:
+            made.append(Job(job.name.replace("a9a", "embedded"), spec))
+    return made
+
+
+def _noisy(name: str, problem: dict[str, Any], batch: int, seeds: Sequence[int]) -> Job:
+    job = _job(f"{name}, batch {batch:,}", problem, "complete", "gsgd:5", _NOISY_ROUNDS, seeds)
+    # At the edge of what is certified, the weights of the noise are huge.
+    tables = [job.spec.methods[0] | {"lr": "certified:0.5"}]
+    return Job(job.name, replace(job.spec, batch_size=batch, methods=tables))
 
 
 def _job(name: str, problem: dict[str, Any], graph: str, compressor: str, rounds: int, seeds: Sequence[int]) -> Job:

@@ -3,15 +3,14 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
+from gossamer.theory.check import Verdict
+
 TOLERANCE = 0.1
 """Share of theory's exponent (or, where that is 0, the exponent) that a finite range and a grid of steps may cost."""
-
-Verdict = Literal["holds", "does not hold", "cannot be told"]
 
 
 @dataclass(frozen=True)

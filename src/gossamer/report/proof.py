@@ -16,8 +16,8 @@ _TITLES = {
     "Omega_2": r"$\Omega_2 = \|G - V\|^2$",
     "Omega_3": r"$\Omega_3 = \|X - \bar{x}\|^2$",
     "Omega_4": r"$\Omega_4 = \|V - \bar{v}\|^2$",
-    "f": "what $f$ falls by",
-    "Phi": r"what $\Phi$ falls by",
+    "f": r"fall of $f$ (+ $q^\top\Omega$ + noise)",
+    "Phi": r"fall of $\Phi$ (+ noise)",
     "Theorem 4.1, 4.2": r"mean of $\|\nabla f\|^2$ so far",
     "Phi_t": r"$\Phi$ and where it started",
     "Theorem 4.3, 4.4": r"$\Phi$ and its linear bound",
@@ -46,7 +46,7 @@ def proof_figure(checked: Checked, path: Path, title: str = "") -> None:
             panel.plot(finding.rounds, measured, label="measured", **_MEASURED)
             panel.plot(finding.rounds, bound, label="at least" if is_fall else "at most", **_BOUND)
             panel.set_title(_TITLES.get(finding.name, finding.name))
-            panel.set_xlabel("rounds" if finding.name != "Theorem 4.1, 4.2" else "rounds T")
+            panel.set_xlabel("rounds")
             both = np.concatenate([measured, bound])
             if both.min() > 0 and both.max() > _WIDE * both.min():
                 panel.set_yscale("log")

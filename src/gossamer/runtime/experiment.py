@@ -88,10 +88,8 @@ def prepare(spec: Spec, *, data_dir: str | None = None, device: str | None = Non
         settings = {key: value for key, value in table.items() if key not in ("label", "rounds")}
         if "compressor" in settings:
             settings["compressor"] = registry.compressors.build(settings["compressor"])
-        chosen = {name: settings[name] for name in ("lr", "gamma") if _is_to_be_found(settings.get(name))}
+        chosen = _to_be_found(settings)
         method = registry.methods.build(settings | dict.fromkeys(chosen, 1.0))
-        if len({wish.split(":")[0] for wish in chosen.values()}) > 1:
-            raise InputError("`lr` and `gamma` are either both 'auto' or both 'certified', where both are to be found.")
         label = table.get("label", method.title)
         if label in methods:
             raise InputError(f"Two methods of the spec are called {label!r}; give each a `label` of its own.")
@@ -121,16 +119,29 @@ def prepare(spec: Spec, *, data_dir: str | None = None, device: str | None = Non
         if spec.omegas:
             check_has_omegas(method)
         if chosen := wished[label]:
-            given = {"gamma": method.gamma} if hasattr(method, "gamma") and "gamma" not in chosen else {}
-            if "auto" in chosen.values():
-                steps = settings_for(method, problem, mixing, given)
-            else:
-                steps = certified_steps(method, problem, mixing, share_of(chosen.get("lr", "certified")), **given)
-            chosen_steps: Any = {name: steps[name] for name in chosen}
-            methods[label] = (replace(method, **chosen_steps), rounds)  # type: ignore[type-var]
+            methods[label] = (_found(method, chosen, problem, mixing), rounds)
     return Experiment(spec, problem, mixing, methods)
 
 
-def _is_to_be_found(step: object) -> bool:
-    """Whether a step is a word in the place of a number: "auto", "certified", or "certified:0.5"."""
-    return isinstance(step, str) and (step == "auto" or step.split(":")[0] == "certified")
+def _to_be_found(settings: dict[str, Any]) -> dict[str, str]:
+    """The steps that are words in the place of numbers: "auto", "certified", or an lr of "certified:0.5"."""
+    words = {name: settings[name] for name in ("lr", "gamma") if isinstance(settings.get(name), str)}
+    chosen = {name: word for name, word in words.items() if word == "auto" or word.split(":")[0] == "certified"}
+    if chosen.get("gamma", "auto") not in ("auto", "certified"):
+        raise InputError(f"`gamma` may be 'certified', without a share; got {chosen['gamma']!r}.")
+    if len({word.split(":")[0] for word in chosen.values()}) > 1:
+        raise InputError("`lr` and `gamma` are either both 'auto' or both 'certified', where both are to be found.")
+    return chosen
+
+
+def _found(method: Algorithm, chosen: dict[str, str], problem: Problem, mixing: MixingMatrix) -> Algorithm:
+    """The method with the steps that were to be found; one that was given stays."""
+    given = {"gamma": method.gamma} if hasattr(method, "gamma") and "gamma" not in chosen else {}
+    if "auto" in chosen.values():
+        steps = settings_for(method, problem, mixing, given)
+    else:
+        given |= {} if "lr" in chosen else {"lr": method.lr_at(0)}
+        steps = certified_steps(method, problem, mixing, share_of(chosen.get("lr", "certified")), **given)
+    taken: Any = {name: steps[name] for name in chosen}
+    changed: Algorithm = replace(method, **taken)  # type: ignore[type-var]
+    return changed

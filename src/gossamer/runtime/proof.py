@@ -17,18 +17,23 @@ from gossamer.errors import DataError, InputError, check_unit
 from gossamer.problems.base import Problem
 from gossamer.problems.module import ModuleProblem
 from gossamer.runtime.measure import alpha_of
-from gossamer.runtime.record import Record
-from gossamer.theory import Certificate, Checked, certify, check_run, lyapunov
-from gossamer.theory.check import measured_of
+from gossamer.runtime.record import OMEGAS, Record
+from gossamer.theory import Checked, Finding, certify, check_run, lyapunov
+from gossamer.theory.certificate import strongest
+from gossamer.theory.check import Verdict, measured_of
 from gossamer.topology import MixingMatrix
-
-OMEGAS = ("omega_1", "omega_2", "omega_3", "omega_4", "omega_5")
 
 
 def check_has_omegas(method: Algorithm) -> None:
     """Refuse a method that the proof does not speak of."""
     if not isinstance(method, BEER):
         raise InputError(f"The errors Omega_1 to Omega_5 are those of BEER's proof; {method.title} has none.")
+    _check_tracker(method)
+
+
+def _check_tracker(method: BEER) -> None:
+    if method.tracker != "stored":
+        raise InputError("The proof is that of BEER with tracker 'stored'; 'reevaluated' is another algorithm.")
 
 
 def share_of(wish: str) -> float:
@@ -40,18 +45,19 @@ def share_of(wish: str) -> float:
 
 
 def certified_steps(
-    method: Algorithm, problem: Problem, mixing: MixingMatrix, share: float = 1.0, gamma: float | None = None
+    method: Algorithm, problem: Problem, mixing: MixingMatrix, share: float = 1.0, **given: float
 ) -> dict[str, float]:
-    """A share of the largest lr that the proof allows, and its gamma unless one is given.
+    """A share of the largest lr that the proof allows, and its gamma; `gamma` or `lr` stay, if given.
 
     Where the problem is known to satisfy PL, they are those of Theorem 4.3, with which 4.1 holds, too.
     """
     if not isinstance(method, BEER):
         raise InputError(f"Steps are certified for BEER alone; give {method.title} numbers, or 'auto'.")
+    _check_tracker(method)
     L = _smoothness(problem)
     if L is None:
         raise InputError("Steps cannot be certified where L is not known, as of a network; give numbers, or 'auto'.")
-    found = certify(alpha_of(method, problem.d), mixing.rho, mixing.C, L, problem.pl_constant(), gamma=gamma)
+    found = certify(alpha_of(method, problem.d), mixing.rho, mixing.C, L, problem.pl_constant(), **given)
     return {"lr": share * found.lr, "gamma": found.gamma}
 
 
@@ -96,8 +102,7 @@ class Proof:
         L, mu = _smoothness(problem), problem.pl_constant()
         found = None
         if lr is not None and L is not None:
-            constants = (alpha, mixing.rho, mixing.C, L)
-            found = _certified(*constants, mu, method.gamma, lr) or _certified(*constants, None, method.gamma, lr)
+            found, _ = strongest(alpha, mixing.rho, mixing.C, L, mu, method.gamma, lr)
         noise = 0.0 if batch_size is None else problem.noise_bound()
         return cls(
             alpha,
@@ -115,9 +120,8 @@ class Proof:
         """Phi at a row of the record, if it has one."""
         if self.weights is None or self.minimum is None or any(row.get(name) is None for name in OMEGAS):
             return {}
-        # f* is the lowest value that was found, which rounding, or another valley, may undercut.
-        gap = max(0.0, row["loss"] - self.minimum)
-        return {"phi": lyapunov(gap, [row[name] for name in OMEGAS[:4]], self.weights)}
+        gap = row["loss"] - self.minimum  # below 0 by rounding, or in a valley that f* was not looked for in
+        return {"phi": gap + lyapunov(0.0, [row[name] for name in OMEGAS[:4]], self.weights)}
 
     def describe(self) -> dict[str, Any]:
         """For the header of a record."""
@@ -134,7 +138,7 @@ def check_records(records: Sequence[Record]) -> Checked:
     try:
         proof, mixing = Proof(**said["proof"]), said["mixing"]
         constants = {"rho": mixing["rho"], "C": mixing["C"], "n": mixing["clients"]}
-        batch = said.get("batch_size")
+        batch, is_float64 = said.get("batch_size"), said["problem"]["dtype"] == "float64"
     except (KeyError, TypeError):
         raise DataError(
             f"The record of {first.label!r} says nothing of the proof; record it with `omegas = true` in the spec, or "
@@ -143,7 +147,7 @@ def check_records(records: Sequence[Record]) -> Checked:
     if proof.L is None or proof.lr is None:
         what = "L of its problem is not known" if proof.L is None else "its lr changes from round to round"
         raise InputError(f"The run of {first.label!r} cannot be held against the proof: {what}.")
-    return check_run(
+    checked = check_run(
         measured_of([record.rows for record in records]),
         alpha=proof.alpha,
         **constants,
@@ -155,23 +159,23 @@ def check_records(records: Sequence[Record]) -> Checked:
         sigma=proof.sigma,
         batch=1 if batch is None else batch,
         is_random=proof.is_random,
+        is_float64=is_float64,
     )
+    lost = [record.diverged for record in records if record.diverged]
+    if lost:
+        verdict: Verdict = "cannot be told" if checked.certificate is None else "does not hold"
+        checked.findings.append(Finding("Finite", "the models stay finite", verdict, lost[0]))
+    return checked
 
 
 def _settings(record: Record) -> dict[str, Any]:
     """All that a run says of itself but its seed, when and where it ran."""
     passing = ("seed", "started", "command", "device", "torch", "python", "gossamer", "rounds", "network", "shares")
     said = {name: value for name, value in record.header.items() if name not in passing}
-    if isinstance(said.get("proof"), dict):  # what was searched for ends in other digits on another machine
-        found = ("minimum", "weights")
-        said["proof"] = {name: None if name in found else value for name, value in said["proof"].items()}
+    if isinstance(said.get("proof"), dict):  # what was worked out ends in other digits on another machine
+        said["proof"] = {name: _rounded(value) for name, value in said["proof"].items() if name != "weights"}
     return said
 
 
-def _certified(
-    alpha: float, rho: float, C: float, L: float, mu: float | None, gamma: float, lr: float
-) -> Certificate | None:
-    try:
-        return certify(alpha, rho, C, L, mu, gamma=gamma, lr=lr)
-    except InputError:  # the proof does not close with these steps
-        return None
+def _rounded(value: object) -> object:
+    return float(f"{value:.6g}") if isinstance(value, float) else value

@@ -45,6 +45,9 @@ COLUMNS = {
     "hidden": "seconds that packets were under way while a client computed, mean over links",
 }
 """What a row holds."""
+OMEGAS = ("omega_1", "omega_2", "omega_3", "omega_4", "omega_5")
+ON_REQUEST = (*OMEGAS, "phi")
+"""What only a run with `omegas` holds: a frame has no columns for it elsewhere."""
 
 
 @dataclass
@@ -76,7 +79,8 @@ class Record:
         """The rows as a pandas frame, one column a measurement."""
         import pandas as pd
 
-        return pd.DataFrame(self.rows, columns=list(COLUMNS))
+        there = {name for row in self.rows for name in row}
+        return pd.DataFrame(self.rows, columns=[name for name in COLUMNS if name not in ON_REQUEST or name in there])
 
 
 class RecordWriter:

@@ -9,7 +9,7 @@ from torch import Tensor
 from gossamer.algorithms.base import Algorithm
 from gossamer.errors import DataError
 from gossamer.runtime import checkpoint
-from gossamer.runtime.record import COLUMNS, Record, read_record, record_name
+from gossamer.runtime.record import COLUMNS, ON_REQUEST, Record, read_record, record_name
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -67,9 +67,10 @@ class Runs(list[Run]):
         """All rows, with the columns `method` and `seed` in front."""
         import pandas as pd
 
-        columns = ["method", "seed", *COLUMNS]
-        frames = [run.frame.assign(method=run.label, seed=run.seed)[columns] for run in self]
-        return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=columns)
+        frames = [run.frame.assign(method=run.label, seed=run.seed) for run in self]
+        names = {name for frame in frames for name in frame}
+        columns = ["method", "seed", *(name for name in COLUMNS if name not in ON_REQUEST or name in names)]
+        return pd.concat(frames, ignore_index=True)[columns] if frames else pd.DataFrame(columns=columns)
 
     @overload
     def __getitem__(self, index: SupportsIndex) -> Run: ...

@@ -147,3 +147,16 @@ def certify(
     if weights is None:
         raise InputError(f"The proof does not close at lr = {lr!r} and gamma = {gamma!r}; it does at lr = {most:.6g}.")
     return Certificate(alpha, rho, C, L, mu, gamma, lr, weights)
+
+
+def strongest(
+    alpha: float, rho: float, C: float, L: float, mu: float | None, gamma: float, lr: float
+) -> tuple[Certificate | None, str]:
+    """The certificate of these steps for PL, with which Theorem 4.1 holds too, else for 4.1; or None, and why."""
+    why = ""
+    for one in dict.fromkeys((mu, None)):
+        try:
+            return certify(alpha, rho, C, L, one, gamma=gamma, lr=lr), ""
+        except InputError as error:
+            why = str(error)
+    return None, why

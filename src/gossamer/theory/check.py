@@ -2,15 +2,17 @@
 
 The recursions hold for any steps; what Phi does, and the theorems, only where the steps are certified. With a
 deterministic compressor and full gradients each run must obey them to rounding. Otherwise they speak of expectations: a
-mean over seeds stands for one, and does not hold only where all of its confidence interval is beyond the bound.
+mean over seeds stands for one, and an inequality does not hold only where a confidence interval of that mean, wide
+enough to cover all rounds at once, lies beyond the bound.
 """
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from gossamer.errors import InputError, check_integer, check_nonnegative, check_positive, check_unit
-from gossamer.theory.certificate import Certificate, certify
+from gossamer.errors import InputError, check_bool, check_integer, check_nonnegative, check_positive, check_unit
+from gossamer.theory.certificate import Certificate, strongest
 from gossamer.theory.inputs import check_c, check_mu
 from gossamer.theory.system import linear_system
 
@@ -24,6 +26,7 @@ Verdict = Literal["holds", "does not hold", "cannot be told"]
 CONFIDENCE = 0.95
 # What rounding in float64 may come to: of a bound; of numbers whose small difference is taken; of a square that is 0.
 _ROUNDING, _DIFFERENCE, _TINY = 1e-9, 1e-13, 1e-28
+_MOST = 1e100  # a run with larger numbers in it has diverged
 
 
 @dataclass(frozen=True)
@@ -57,8 +60,8 @@ class Finding:
     above: int = 0
     """Rounds at which the mean itself is above its bound, be it within its confidence interval."""
     tightest: float | None = None
-    """The largest left / right of all rounds, of the means; 1 where the bound is just met. Where rounding is all that
-    there is to see, it is not looked for."""
+    """The largest left / right, of the means: 1 where the bound is just met. Rounds at which the right side is lost in
+    rounding are left out of it."""
 
 
 class Checked(NamedTuple):
@@ -95,11 +98,13 @@ def check_run(
     sigma: float | None = 0.0,
     batch: int = 1,
     is_random: bool = False,
+    is_float64: bool = True,
 ) -> Checked:
     """Hold measured runs of BEER against the lemma's four recursions, the descent of f, and the theorems.
 
     Args:
-        measured: What was measured; the recursions are looked at between rounds that follow one another.
+        measured: What was measured, in every round from the first on; where rounds are missing, what is there can break
+            an inequality, and cannot prove it.
         alpha: Of the compressor.
         rho: Of the mixing matrix.
         C: Of the mixing matrix.
@@ -112,107 +117,114 @@ def check_run(
         sigma: sigma^2 bounds the variance of a gradient from one row; 0 for full gradients, None if nothing is known.
         batch: Rows a minibatch.
         is_random: Whether messages or gradients are drawn, so that the proof speaks of expectations.
+        is_float64: Whether the models were; in float32 rounding alone can break what holds.
     """
     import numpy as np
 
     alpha, rho, C, L = check_unit("alpha", alpha), check_unit("rho", rho), check_c(C), check_positive("L", L)
     n, batch, mu = check_integer("n", n, 1), check_integer("batch", batch, 1), check_mu(mu, L)
     gamma, lr = check_unit("gamma", gamma), check_positive("lr", lr)
-    variance = None if sigma is None else check_nonnegative("sigma", sigma) ** 2 / batch
+    known = None if sigma is None else check_nonnegative("sigma", sigma) ** 2 / batch
+    check_bool("is_random", is_random)
+    if minimum is not None and not (isinstance(minimum, int | float) and math.isfinite(minimum)):
+        raise InputError(f"`minimum` must be a finite number, got {str(minimum)[:80]!r}.")
+    _check_measured(measured)
     rounds, omegas, loss = measured.rounds, measured.omegas, measured.loss
-    if omegas.shape != (*loss.shape, 5) or loss.shape[1:] != rounds.shape or measured.grad_norm.shape != loss.shape:
-        raise InputError("A check takes (seeds, rounds, 5) Omegas, and losses and gradient norms beside them.")
-    look = _Look(rounds, is_random, is_known=variance is not None)
+    look = _Look(rounds, is_random, is_float64, is_known=known is not None)
     A, b1, b2, q = linear_system(alpha, rho, C, L, n, gamma, lr)
     four, five, squares = omegas[..., :4], omegas[..., 4], measured.grad_norm**2
-    variance = variance or 0.0
+    variance = known or 0.0
 
     bound = four @ A.T + five[..., None] * b1 + b2 * variance
     findings = [
         look.each_round(f"Omega_{i + 1}", _RECURSION.format(i + 1), four[:, 1:, i], bound[:, :-1, i]) for i in range(4)
     ]
     noise = lr / (2 * n) * variance
-    fall = lr / 2 * squares + (lr / 2 - lr**2 * L / 2) * five - four @ q - noise
-    size = float(np.abs(loss).max())
-    findings.append(look.each_round("f", _DESCENT, fall[:, :-1], loss[:, :-1] - loss[:, 1:], size))
+    left, more = lr / 2 * squares + (lr / 2 - lr**2 * L / 2) * five, four @ q + noise
+    fall = loss[:, :-1] - loss[:, 1:] + more[:, :-1]
+    findings.append(look.each_round("f", _DESCENT, left[:, :-1], fall, float(np.abs(loss).max())))
 
-    certificate, why = _certificate(alpha, rho, C, L, mu, gamma, lr)
+    certificate, why = strongest(alpha, rho, C, L, mu, gamma, lr)
     if certificate is None:
+        why = f"The steps are not certified. {why}"
         findings += [Finding(name, says, "cannot be told", why) for name, says in (_PHI, _NONCONVEX, _START)]
         return Checked(findings, None, None)
     weights = np.array(certificate.weights_for(n))
     phi = loss - min([float(loss.min()), *([] if minimum is None else [minimum])]) + four @ weights
     noise += float(weights @ b2) * variance
-    size = float(phi.max())
-    findings.append(look.each_round(*_PHI, lr / 2 * squares[:, :-1] - noise, phi[:, :-1] - phi[:, 1:], size))
-    findings.append(look.mean_so_far(*_NONCONVEX, squares, 2 * phi[:, :1] / lr, 2 * noise / lr))
-    passed = rounds[1:] - rounds[0]
+    size, passed = float(phi.max()), rounds[1:] - rounds[0]
+    findings.append(
+        look.each_round(*_PHI, lr / 2 * squares[:, :-1], phi[:, :-1] - phi[:, 1:] + noise, size),
+    )
+    means = np.cumsum(squares, axis=1)[:, :-1] / np.arange(1, len(rounds))
+    promised = 2 * (phi[:, :1] - phi[:, 1:]) / (lr * np.maximum(passed, 1)) + 2 * noise / lr
+    findings.append(look.from_the_first(*_NONCONVEX, means, promised, 2 * size / lr))
     if certificate.mu is None:
         findings.append(look.each(*_START, rounds[1:], phi[:, 1:], phi[:, :1] + passed * noise, size))
+        if mu is not None:
+            findings.append(Finding(*_LINEAR, "cannot be told", "The steps are certified for Theorem 4.1 alone."))
     else:
         shrinks = certificate.mu * lr
-        findings.append(
-            look.each(*_LINEAR, rounds[1:], phi[:, 1:], phi[:, :1] * (1 - shrinks) ** passed + noise / shrinks, size)
-        )
+        promised = phi[:, :1] * (1 - shrinks) ** passed + noise / shrinks
+        findings.append(look.each(*_LINEAR, rounds[1:], phi[:, 1:], promised, size))
     return Checked(findings, certificate, phi.mean(axis=0))
 
 
 _RECURSION = "Omega_{0} after a round <= (A Omega + b1 Omega_5 + b2 sigma^2/b)_{0}"
-_DESCENT = "lr/2 ||grad f||^2 + (lr/2 - lr^2 L/2) Omega_5 - q' Omega - noise <= what f falls by in a round"
-_PHI = ("Phi", "lr/2 ||grad f||^2 - noise <= what Phi falls by in a round")
-_NONCONVEX = ("Theorem 4.1, 4.2", "mean of ||grad f||^2 over T rounds <= 2 Phi_0 / (lr T) + noise")
+_DESCENT = "lr/2 ||grad f||^2 + (lr/2 - lr^2 L/2) Omega_5 <= fall of f in a round + q' Omega + noise"
+_PHI = ("Phi", "lr/2 ||grad f||^2 <= fall of Phi in a round + noise")
+_NONCONVEX = ("Theorem 4.1, 4.2", "mean of ||grad f||^2 over T rounds <= 2 (Phi_0 - Phi_T) / (lr T) + noise")
 _START = ("Phi_t", "Phi_t <= Phi_0 + t noise")
 _LINEAR = ("Theorem 4.3, 4.4", "Phi_t <= (1 - mu lr)^t Phi_0 + noise")
-_NO_SIGMA = "No bound of the gradients' noise is known for this problem."
-_NO_PAIRS = "It takes one round after another from the first: record with eval_every = 1."
 
 
-def _certificate(
-    alpha: float, rho: float, C: float, L: float, mu: float | None, gamma: float, lr: float
-) -> tuple[Certificate | None, str]:
-    """For PL if that can be had; and why there is none."""
-    reasons = []
-    for one in dict.fromkeys((mu, None)):
-        try:
-            return certify(alpha, rho, C, L, one, gamma=gamma, lr=lr), ""
-        except InputError as error:
-            reasons.append(str(error))
-    return None, f"The steps are not certified. {reasons[-1]}"
+def _check_measured(measured: Measured) -> None:
+    import numpy as np
+
+    rounds, omegas, loss, norms = measured.rounds, measured.omegas, measured.loss, measured.grad_norm
+    if omegas.shape != (*loss.shape, 5) or loss.shape[1:] != rounds.shape or norms.shape != loss.shape:
+        raise InputError("A check takes (seeds, rounds, 5) Omegas, and losses and gradient norms beside them.")
+    if len(rounds) < 2 or not len(loss):
+        raise InputError("A check takes two rounds or more of one run or more.")
+    for part in (omegas, loss, norms):
+        if not (np.abs(part) <= _MOST).all():
+            raise InputError(f"What was measured must be finite and at most {_MOST:g}; check the rounds before.")
 
 
 class _Look:
     """How an inequality is looked at: where, and what may be said of it."""
 
-    def __init__(self, rounds: "Array", is_random: bool, is_known: bool) -> None:
+    def __init__(self, rounds: "Array", is_random: bool, is_float64: bool, is_known: bool) -> None:
         import numpy as np
 
-        self.rounds, self.is_random, self.is_known = rounds, is_random, is_known
+        self.rounds, self.is_random, self.is_float64, self.is_known = rounds, is_random, is_float64, is_known
         self.follows = np.diff(rounds) == 1
+        self.is_whole = bool(rounds[0] == 0 and self.follows.all())
 
     def each_round(self, name: str, says: str, left: "Array", right: "Array", size: float = 0.0) -> Finding:
         """(seeds, T - 1) each: from one round to the next, where both were measured."""
-        if not self.follows.any():
-            return Finding(name, says, "cannot be told", _NO_PAIRS)
         at = self.follows
-        return self.each(name, says, self.rounds[1:][at], left[:, at], right[:, at], size)
+        return self._if_whole(self.each(name, says, self.rounds[1:][at], left[:, at], right[:, at], size))
 
-    def mean_so_far(self, name: str, says: str, squares: "Array", over: "Array", more: float) -> Finding:
-        """The mean of `squares` over the first T rounds against over / T + more, for every T."""
-        import numpy as np
+    def from_the_first(self, name: str, says: str, left: "Array", right: "Array", size: float) -> Finding:
+        """(seeds, T - 1) each: over the first 1, 2, ... rounds, as far as none is missing."""
+        whole = len(self.follows) if self.follows.all() else int(self.follows.argmin())
+        whole = whole if self.rounds[0] == 0 else 0
+        found = self.each(name, says, self.rounds[1 : whole + 1], left[:, :whole], right[:, :whole], size)
+        return self._if_whole(found)
 
-        if self.rounds[0] != 0 or not self.follows[:1].any():
-            return Finding(name, says, "cannot be told", _NO_PAIRS)
-        whole = len(self.rounds) if self.follows.all() else int(np.argmin(self.follows)) + 1
-        many = np.arange(1.0, whole + 1)
-        return self.each(name, says, many, np.cumsum(squares[:, :whole], axis=1) / many, over / many + more)
+    def _if_whole(self, finding: Finding) -> Finding:
+        """Rounds that are missing leave open whether an inequality holds in them."""
+        if self.is_whole or finding.verdict != "holds":
+            return finding
+        return replace(finding, verdict="cannot be told", why=_NOT_WHOLE)
 
     def each(self, name: str, says: str, rounds: "Array", left: "Array", right: "Array", size: float = 0.0) -> Finding:
         """(seeds, T) each; `size` is that of the numbers of which both sides are small differences."""
         import numpy as np
 
         if not self.is_known or not len(rounds):
-            why = _NO_PAIRS if self.is_known else _NO_SIGMA
-            return Finding(name, says, "cannot be told", why)
+            return Finding(name, says, "cannot be told", _NOT_WHOLE if self.is_known else _NO_SIGMA)
         blur = _DIFFERENCE * size + _TINY
         excess = left - right - _ROUNDING * np.abs(right) - blur
         if self.is_random:
@@ -220,30 +232,37 @@ class _Look:
             beyond = excess.mean(axis=0) > (_half_width(excess) if len(excess) > 1 else 0.0)
         else:
             above = beyond = (excess > 0).any(axis=0)
-        verdict: Verdict = "holds"
-        why = ""
-        if beyond.any() and self.is_random and len(excess) == 1:
-            verdict = "cannot be told"
-            why = f"In {_places(beyond, rounds)}, but of an expectation one run says little: take several seeds."
-        elif beyond.any():
-            verdict, why = "does not hold", f"In {_places(beyond, rounds)}."
+        verdict, why = self._verdict(beyond, rounds, len(excess))
         left, right = left.mean(axis=0), right.mean(axis=0)
         is_clear = right > 1000 * blur
         tightest = float((left[is_clear] / right[is_clear]).max()) if is_clear.any() else None
         return Finding(name, says, verdict, why, rounds, left, right, int(above.sum()), tightest)
 
+    def _verdict(self, beyond: "npt.NDArray[np.bool_]", rounds: "Array", seeds: int) -> tuple[Verdict, str]:
+        broken = ""
+        if beyond.any():
+            first = int(rounds[beyond.argmax()])
+            broken = f"Broken in {int(beyond.sum()):,} of {len(rounds):,} rounds, first in {first:,}"
+        if self.is_random and seeds == 1:
+            return "cannot be told", f"{broken}; but of {_ONE_SEED}" if broken else f"Of {_ONE_SEED}"
+        if broken and not self.is_float64:
+            return "cannot be told", f"{broken}; but in float32 rounding may do that: run it in float64."
+        return ("does not hold", f"{broken}.") if broken else ("holds", "")
 
-def _places(which: "npt.NDArray[np.bool_]", rounds: "Array") -> str:
-    return f"{int(which.sum()):,} of {len(rounds):,} rounds, first in {int(rounds[which.argmax()]):,}, it is broken"
+
+_NO_SIGMA = "No bound of the gradients' noise is known for this problem."
+_NOT_WHOLE = "Rounds are missing: record every one, with eval_every = 1."
+_ONE_SEED = "an expectation one run says little: take several seeds."
 
 
 def _half_width(values: "Array") -> "Array":
-    """Of the confidence interval of the mean over seeds, by Student's t."""
+    """Of an interval for the mean over seeds that covers all rounds at once (Student's t, Bonferroni)."""
     import numpy as np
     from scipy.stats import t
 
-    seeds = len(values)
-    width: Array = t.ppf((1 + CONFIDENCE) / 2, seeds - 1) * values.std(axis=0, ddof=1) / np.sqrt(seeds)
+    seeds, rounds = values.shape
+    quantile = t.ppf(1 - (1 - CONFIDENCE) / (2 * rounds), seeds - 1)
+    width: Array = quantile * values.std(axis=0, ddof=1) / np.sqrt(seeds)
     return width
 
 
@@ -252,14 +271,13 @@ def measured_of(rows: Sequence[Sequence[dict[str, Any]]]) -> Measured:
     import numpy as np
 
     names = ("omega_1", "omega_2", "omega_3", "omega_4", "omega_5", "loss", "grad_norm")
-    by_round = [
-        {row["round"]: [row[name] for name in names] for row in one if all(row.get(name) is not None for name in names)}
-        for one in rows
-    ]
+
+    def is_there(row: dict[str, Any]) -> bool:
+        return all(isinstance(row.get(name), int | float) and abs(row[name]) <= _MOST for name in names)
+
+    by_round = [{row["round"]: [row[name] for name in names] for row in one if is_there(row)} for one in rows]
     common = sorted(set.intersection(*(set(one) for one in by_round))) if by_round else []
     if not common:
-        raise InputError(
-            "No round has Omega_1 to Omega_5; record them with `omegas = true` in the spec, or in simulate."
-        )
+        raise InputError("No round has Omega_1 to Omega_5; record them with `omegas = true` in a spec, or in simulate.")
     table = np.array([[one[number] for number in common] for one in by_round], dtype=np.float64)
     return Measured(np.array(common, dtype=np.float64), table[..., :5], table[..., 5], table[..., 6])
