@@ -105,7 +105,7 @@ BAD_SPECS = {
     "step that is text": (
         "lr = 0.1\ngamma",
         'lr = "big"\ngamma',
-        "`lr` must be a number above 0, a schedule such as 'cosine:0.1,2000', or in a spec 'auto'; got 'big'.",
+        "a schedule such as 'cosine:0.1,2000', or in a spec 'auto' or 'certified'; got 'big'.",
     ),
     "client count": (
         'name = "ring"',

@@ -212,11 +212,11 @@ def test_stopped_and_resumed(tmp_path: Path) -> None:
     assert "exists already" in again.stderr
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_killed_twenty_times(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kills", [pytest.param(8, marks=pytest.mark.slow), pytest.param(20, marks=pytest.mark.long)])
+def test_killed_many_times(kills: int, tmp_path: Path) -> None:
     """kill -9 of a rank at random rounds: training restarts by itself and ends with the very same models."""
-    kills, before = 20, set(Path("/tmp").glob("torchelastic*"))
+    before = set(Path("/tmp").glob("torchelastic*"))
     spec(tmp_path, rounds=5000)
     assert finish(start(tmp_path, "-o", "whole", "-q")) == (0, "")
     process = start(tmp_path, "-o", "cut", "--checkpoint-every", "40", "--max-restarts", str(kills), "-q")

@@ -367,7 +367,7 @@ def _add_data(add: Any) -> None:
             command.add_argument("--json", action="store_true", help="print it as JSON")
         if name == "describe":
             command.add_argument("data", metavar="DATA", help="a name, or the path of a LIBSVM file")
-            command.add_argument("--clients", type=int, metavar="N", help="default: 10")
+            command.add_argument("--clients", type=int, default=10, metavar="N", help="default: 10")
             command.add_argument("--partition", default="sorted", metavar="RULE", help="such as iid, dirichlet:0.5")
             command.add_argument("--seed", type=int, default=0, help="of a random partition (default: 0)")
             command.add_argument(
