@@ -442,6 +442,16 @@ sys.exit(main(["run", {str(spec)!r}, "-q", "-o", {str(tmp_path / "out")!r}]))
     assert "Traceback" not in done.stderr
 
 
+def test_force_says_what_stays(tmp_path: Path) -> None:
+    (tmp_path / "my.toml").write_text(SPEC)
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "OLD-seed0.jsonl").write_text("{}")
+    done = forked("run", "my.toml", "-o", "out", "--force", "-q", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "OLD-seed0.jsonl' stay here from an earlier run" in done.stderr
+    assert (tmp_path / "out" / "OLD-seed0.jsonl").exists()
+
+
 def test_demo(tmp_path: Path) -> None:
     begin = time.monotonic()
     done = gossamer("demo", "--json", "-q", cwd=tmp_path)

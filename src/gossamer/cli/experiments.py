@@ -9,7 +9,7 @@ from typing import Any
 from rich.markup import escape
 
 from gossamer.cli.data import downloads
-from gossamer.cli.output import complain, console, progress_hooks, results, resume_news, stop_signals, waiting
+from gossamer.cli.output import complain, console, note, progress_hooks, results, resume_news, stop_signals, waiting
 from gossamer.errors import InputError, RunError, StoppedError, check_integer, check_positive
 from gossamer.paper import shipped_spec, spec_path
 from gossamer.report import convergence_figure, result_table, summarize
@@ -95,6 +95,10 @@ def make_room(folder: Path, experiment: Experiment, *, force: bool, resume: bool
     folder.mkdir(parents=True, exist_ok=True)
     for path in there if not resume else ():
         path.unlink()
+    others = sorted(path for path in folder.glob("*.jsonl") if path.name not in experiment.file_names)
+    if force and others:  # what this run does not write is not its to remove
+        more = f" and {len(others) - 1} more" if len(others) > 1 else ""
+        note(f"gossamer: '{others[0]}'{more} stay here from an earlier run; remove what reports are not to show.")
     copy.write_text(text, encoding="utf-8")
 
 
@@ -116,6 +120,6 @@ def _print_results(
     out.print(result_table(summary, experiment.spec.name, out))
     seeds = len(experiment.spec.seeds)
     over = f"Means over {seeds} seeds; losses" if seeds > 1 else "Losses"
-    note = f"{over}, norms, accuracies and consensus are averaged over the last tenth of the evaluations; best in bold."
-    out.print(note, soft_wrap=True)
+    said = f"{over}, norms, accuracies and consensus are averaged over the last tenth of the evaluations; best in bold."
+    out.print(said, soft_wrap=True)
     out.print(f"Figure:  {escape(str(figure))}\nRecords: {escape(str(folder))}", highlight=False, soft_wrap=True)
