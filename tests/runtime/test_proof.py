@@ -189,6 +189,7 @@ def test_certified_steps_in_a_spec() -> None:
         ({"lr": "certified:x"}, "got 'certified:x'"),
         ({"gamma": "certified:0.5"}, "without a share; got 'certified:0.5'"),
         ({"lr": 0.1}, "does not close at lr = 0.1"),
+        ({"lr": "cosine:0.1,3"}, "one lr for all rounds"),
         ({"tracker": "reevaluated"}, "another algorithm"),
         ({"name": "choco_sgd"}, "certified for BEER alone"),
         ({"gamma": "auto"}, "both 'auto' or both 'certified'"),
@@ -228,6 +229,8 @@ def test_seeds_are_checked_together_and_strangers_are_not() -> None:
     other = gs.simulate(
         gs.BEER(lr=0.2, gamma=0.3, compressor=gs.top_k(2)), PROBLEM, MIXING, rounds=10, eval_every=1, omegas=True
     )
+    with pytest.raises(InputError, match="one record or more"):
+        check_records([])
     with pytest.raises(InputError, match="differ in more than their seed"):
         check_records([runs[0].record, other.record])
 

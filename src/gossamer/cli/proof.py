@@ -21,7 +21,7 @@ from gossamer.cli.output import (
     stop_signals,
     waiting,
 )
-from gossamer.errors import GossamerError, InputError, check_integer
+from gossamer.errors import GossamerError, InputError, StoppedError, check_integer
 from gossamer.paper import figures, proofs
 from gossamer.paper.reproduction import write_csv
 from gossamer.report import proof_figure
@@ -100,15 +100,18 @@ def prove(options: argparse.Namespace) -> int:
     ):
         steps = [(job, *bar(job.spec.name, job.spec.rounds)) for job in jobs]
         for job, show, begin in steps:
-            records = figures.run(
-                job,
-                folder,
-                data_dir=options.data_dir,
-                device=options.device,
-                progress=lambda _label, t, show=show: show(t),  # type: ignore[misc]
-                on_start=begin,
-                should_stop=should_stop,
-            )
+            try:
+                records = figures.run(
+                    job,
+                    folder,
+                    data_dir=options.data_dir,
+                    device=options.device,
+                    progress=lambda _label, t, show=show: show(t),  # type: ignore[misc]
+                    on_start=begin,
+                    should_stop=should_stop,
+                )
+            except StoppedError as error:
+                raise StoppedError(f"{error} The same command goes on with what is left.") from None
             show(job.spec.rounds)
             checked = check_records(records)
             picture = folder / "figures" / f"{job.name}.png"

@@ -140,7 +140,7 @@ def _found(method: Algorithm, chosen: dict[str, str], problem: Problem, mixing: 
     if "auto" in chosen.values():
         steps = settings_for(method, problem, mixing, given)
     else:
-        given |= {} if "lr" in chosen else {"lr": method.lr_at(0)}
+        given |= {} if "lr" in chosen else {"lr": method.lr}  # if it is a schedule, that is refused
         steps = certified_steps(method, problem, mixing, share_of(chosen.get("lr", "certified")), **given)
     taken: Any = {name: steps[name] for name in chosen}
     changed: Algorithm = replace(method, **taken)  # type: ignore[type-var]

@@ -4,6 +4,7 @@ After step t the state holds X^(t+1), H^(t+1), V^t and G^t, so a row after t rou
 stands, and V and G from the state that the next round will leave.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -54,6 +55,8 @@ def certified_steps(
     if not isinstance(method, BEER):
         raise InputError(f"Steps are certified for BEER alone; give {method.title} numbers, or 'auto'.")
     _check_tracker(method)
+    if isinstance(method.lr, Schedule):
+        raise InputError("The proof is that of one lr for all rounds; a schedule's gamma cannot be certified.")
     L = _smoothness(problem)
     if L is None:
         raise InputError("Steps cannot be certified where L is not known, as of a network; give numbers, or 'auto'.")
@@ -118,10 +121,11 @@ class Proof:
 
     def phi(self, row: dict[str, Any]) -> dict[str, float]:
         """Phi at a row of the record, if it has one."""
-        if self.weights is None or self.minimum is None or any(row.get(name) is None for name in OMEGAS):
+        errors = [row.get(name, math.inf) for name in OMEGAS[:4]]
+        if self.weights is None or self.minimum is None or not all(map(math.isfinite, errors)):
             return {}
         gap = row["loss"] - self.minimum  # below 0 by rounding, or in a valley that f* was not looked for in
-        return {"phi": gap + lyapunov(0.0, [row[name] for name in OMEGAS[:4]], self.weights)}
+        return {"phi": gap + lyapunov(0.0, errors, self.weights)}
 
     def describe(self) -> dict[str, Any]:
         """For the header of a record."""
@@ -130,9 +134,10 @@ class Proof:
 
 def check_records(records: Sequence[Record]) -> Checked:
     """Records of one run with several seeds, or of one, held against the proof."""
-    first, *others = records
-    about = [_settings(record) for record in (first, *others)]
-    if any(one != about[0] for one in about):
+    if not records:
+        raise InputError("A check takes one record or more, and got none.")
+    first = records[0]
+    if any(_settings(record) != _settings(first) for record in records):
         raise InputError(f"The records of {first.label!r} differ in more than their seed; check them one by one.")
     said = first.header
     try:
