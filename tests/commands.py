@@ -4,9 +4,13 @@ import os
 import subprocess
 import sys
 import traceback
+from io import StringIO
 from pathlib import Path
 
+from rich.table import Table
+
 from gossamer.cli import main
+from gossamer.cli.output import Output
 
 
 def gossamer(*arguments: str, cwd: Path, **env: str) -> subprocess.CompletedProcess[str]:
@@ -38,3 +42,13 @@ def forked(*arguments: str, cwd: Path, **env: str) -> subprocess.CompletedProces
             os._exit(code)
     _, status = os.waitpid(child, 0)
     return subprocess.CompletedProcess(arguments, os.waitstatus_to_exitcode(status), out.read_text(), err.read_text())
+
+
+def shown(table: Table, width: int) -> str:
+    """A table on a terminal of so many columns; no line is longer, and nothing is cut."""
+    console = Output(width=width, record=True, file=StringIO(), force_terminal=True)
+    console.show(table)
+    text = console.export_text()
+    assert max(map(len, text.splitlines())) <= width
+    assert "…" not in text
+    return text

@@ -2,6 +2,8 @@
 
 import json
 import os
+import re
+import shutil
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -239,6 +241,10 @@ def test_the_command(tmp_path: Path) -> None:
     told = json.loads(again.stdout)
     assert {row["verdict"] for row in told["claims"]} == {"cannot be told"}
     assert again.stderr == ""
+    shutil.rmtree(next((tmp_path / "out").glob("figure4-tuned-*")))
+    other = gossamer("reproduce", "fig1", "--quick", "-o", "out", cwd=tmp_path)
+    assert other.returncode == 0, "figure 4 was begun only: " + other.stderr
+    assert re.search(r"│ +- │", other.stdout)
 
 
 @pytest.mark.parametrize(

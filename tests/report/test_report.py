@@ -1,12 +1,11 @@
 """Tables, summaries and figures from records."""
 
 from collections.abc import Sequence
-from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
+from commands import shown
 
 from gossamer.report import convergence_figure, result_table, summarize
 from gossamer.report.table import human
@@ -44,15 +43,12 @@ def test_summary_leaves_out_what_diverged_and_says_so() -> None:
 
 
 @pytest.mark.parametrize("width", [75, 80, 140])
-def test_table_fits_its_console(width: int) -> None:
-    console = Console(width=width, record=True, file=StringIO())
-    console.print(result_table(summarize(RECORDS), "title", console))
-    text = console.export_text()
-    assert "A (1 of 3 diverged)" in text
-    assert "diverged" in text.splitlines()[-2]
-    assert "gradient norm" in text
-    assert ("seconds" in text) == (width == 140)
-    assert "…" not in text
+def test_table_is_shown_whole(width: int) -> None:
+    text = shown(result_table(summarize(RECORDS), "title"), width)
+    assert "(1 of 3" in text
+    assert all(heading in text for heading in ("rounds", "sent per link", "gradient norm", "worst client", "seconds"))
+    assert text.count("title") == 1
+    assert text.count("method") == (1 if width == 140 else 2)
 
 
 @pytest.mark.parametrize(("bits", "said"), [(0, "0 bit"), (999, "999 bit"), (1.5e6, "1.5 Mbit"), (2e16, "2e+04 Tbit")])

@@ -57,7 +57,7 @@ def _show_methods(rows: list[dict[str, Any]]) -> None:
         table.add_column(heading, no_wrap=key == "name")
     for row in rows:
         table.add_row(*(escape(str(row[key])) for key in columns))
-    out.print(table)
+    out.show(table)
     out.print("gossamer methods NAME shows a method's settings, assumptions and equations.", highlight=False)
 
 
@@ -75,7 +75,7 @@ def _show_method(row: dict[str, Any]) -> None:
     ):
         table.add_row(heading, escape(str(value)))
     out = console()
-    out.print(table)
+    out.show(table)
     out.print("Columns are clients, F(X) the gradients at their models, W the mixing matrix:", highlight=False)
     out.print(escape(row["equations"]), highlight=False, soft_wrap=True)
 
@@ -117,7 +117,7 @@ def compressors(options: argparse.Namespace) -> int:
             alpha, omega = (f"{row[key]:.3g}" if row[key] is not None else "-" for key in ("alpha", "omega"))
             wide = f"{row['bits_per_coordinate']:.3g}"
             table.add_row(row["name"], escape(row["example"]), alpha, omega, wide, escape(row["about"]))
-        console().print(table)
+        console().show(table)
     return 0
 
 
@@ -147,7 +147,7 @@ def compress(options: argparse.Namespace) -> int:
         table.add_row("as the paper counts", f"{result['bits_paper']:,} bits")
         if result["symbol_entropy"] is not None:
             table.add_row("entropy of the symbols", f"{result['symbol_entropy']:.4g} bits a coordinate")
-        console().print(table)
+        console().show(table)
     return 0
 
 

@@ -83,7 +83,7 @@ def list_data(options: argparse.Namespace) -> int:
             table.add_column(heading, no_wrap=heading == "name")
         for row in rows:
             table.add_row(str(row["name"]), escape(str(row["folder"] or row["where"])), escape(str(row["about"])))
-        console().print(table)
+        console().show(table)
         console().print(
             "Any LIBSVM file can be given by its path (plain, .xz, .bz2, .gz; test rows in NAME.t beside it).",
             soft_wrap=True,
@@ -130,7 +130,7 @@ def check(options: argparse.Namespace) -> int:
                 table.add_column(heading)
             for row in rows:
                 table.add_row(row["data"], row["file"], row["state"], escape(row["path"] or "-"))
-            console().print(table)
+            console().show(table)
     damaged = [row["path"] for row in rows if row["state"] == "damaged"]
     return complain(f"Damaged: {', '.join(map(str, damaged))}; fetch again.", 1) if damaged else 0
 
@@ -176,7 +176,7 @@ def describe(options: argparse.Namespace) -> int:
             print(json.dumps(result, indent=2, allow_nan=False))
             return 0
         out = console()
-        out.print(_table(counts, names, f"{dataset.name}, {options.partition}", out.width))
+        out.show(_table(counts, names, f"{dataset.name}, {options.partition}", out.width))
         out.print(
             f"{result['rows']:,} rows of {result['features']:,} features, {result['dropped']:,} of them dropped; "
             f"{result['test_rows']:,} test rows.\nHeterogeneity (mean of ||grad f_i - grad f||^2 at 0): "

@@ -84,7 +84,7 @@ def _show(outcomes: list[Outcome]) -> None:
             table.add_row(
                 outcome.entry.label, f"{outcome.rounds:,}", f"{max(outcome.errors.values()):.1e}", _verdict(outcome)
             )
-    out.print(table)
+    out.show(table)
     table = Table(header_style="bold", title="The others: where they stop", title_justify="left")
     for heading in ("method", "at lr", "at lr/2", "at lr/4", "falls as", "theory", "since", ""):
         table.add_column(heading, justify="left" if heading in ("method", "since", "") else "right")
@@ -93,7 +93,7 @@ def _show(outcomes: list[Outcome]) -> None:
             errors = (f"{error:.3f}" for error in outcome.errors.values())
             powers = (f"lr^{outcome.power:.2f}", f"lr^{outcome.entry.power:g}")
             table.add_row(outcome.entry.label, *errors, *powers, outcome.entry.why, _verdict(outcome))
-    out.print(table)
+    out.show(table)
     out.print(
         "Least squares, 8 clients that differ on a ring, 10 coordinates, 6 rows each, float64; root mean square "
         "distances of the clients' models. Full gradients, where it does not say single rows.",

@@ -117,7 +117,7 @@ def _print_results(
         print(json.dumps(result, indent=2, allow_nan=False))
         return
     out = console()
-    out.print(result_table(summary, experiment.spec.name, out))
+    out.show(result_table(summary, experiment.spec.name))
     seeds = len(experiment.spec.seeds)
     over = f"Means over {seeds} seeds; losses" if seeds > 1 else "Losses"
     said = f"{over}, norms, accuracies and consensus are averaged over the last tenth of the evaluations; best in bold."

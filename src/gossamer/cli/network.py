@@ -62,9 +62,9 @@ def topology(options: argparse.Namespace) -> int:
         if options.json:
             print(json.dumps(rows if options.compare else rows[0], indent=2, allow_nan=False))
         elif options.compare:
-            console().print(_comparison(rows))
+            console().show(_comparison(rows))
         else:
-            console().print(_page(rows[0]))
+            console().show(_page(rows[0]))
             if picture is not None:
                 console().print(f"Picture: {escape(str(picture))}", highlight=False, soft_wrap=True)
     return 0
@@ -157,7 +157,7 @@ def _list(as_json: bool) -> int:
             for thing in things:
                 takes = [", ".join(thing["settings"])] if kind == "graphs" else []
                 table.add_row(thing["name"], *map(escape, takes), escape(thing["about"]))
-            console().print(table)
+            console().show(table)
         console().print("Any rule is made lazy, (W + I)/2, as in lazy:fdla; --weights also takes a .csv or .npy file.")
     return 0
 

@@ -6,7 +6,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +21,19 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
+from rich.table import Column, Table
 
 from gossamer.errors import InputError
 from gossamer.runtime.experiment import Experiment
 
 _PICTURES = (".png", ".pdf", ".svg")
+
+VERDICTS = {
+    "holds": "[green]holds[/]",
+    "does not hold": "[red]does not hold[/]",
+    "cannot be told": "[yellow]cannot be told[/]",
+}
+"""As a table shows them."""
 
 
 def mend_streams() -> None:
@@ -59,14 +67,77 @@ def results() -> Iterator[None]:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-class _Console(Console):
+class Output(Console):
+    """Standard output, with tables that lose nothing."""
+
     def on_broken_pipe(self) -> None:
-        raise BrokenPipeError  # ours to handle: rich would end the program, with exit code 1
+        """Raise it, since it is ours to handle: rich would end the program, with exit code 1."""
+        raise BrokenPipeError
+
+    def show(self, table: Table) -> None:
+        """A table whole; columns that find no room on a terminal follow below, as pandas does, the first one repeated.
+
+        (rich would cut words, and leave columns out.) A pipe is as wide as the table needs.
+        """
+        sizes = [self._sizes(column) for column in table.columns]
+        if not self.is_terminal:
+            self.width = max(self.width, _framed(low for low, _ in sizes))
+        parts = [list(range(len(sizes)))]
+        if _framed(low for low, _ in sizes) > self.width:
+            parts = [[0]]
+            for i in range(1, len(sizes)):
+                wide = _framed(sizes[j][1] for j in (*parts[-1], i))
+                if wide > self.width and len(parts[-1]) > 1:
+                    parts.append([0])
+                parts[-1].append(i)
+        for number, part in enumerate(parts):
+            self.print(_part(table, part, self._widths([sizes[i] for i in part]), is_first=number == 0))
+        if table.caption:
+            self.print(table.caption)
+
+    def _sizes(self, column: Column) -> tuple[int, int]:
+        """The least width of a column that cuts no word, and the one that breaks no line."""
+        cells = [
+            self.measure(cell, options=self.options.update(width=10_000)) for cell in (column.header, *column.cells)
+        ]
+        most = max(cell.maximum for cell in cells)
+        least = most if column.no_wrap else max(cell.minimum for cell in cells)
+        return max(least, column.min_width or 0), max(most, column.min_width or 0)
+
+    def _widths(self, sizes: Sequence[tuple[int, int]]) -> list[int]:
+        """Of columns side by side: as wide as they like, with one limit for all that makes them fit."""
+        for limit in range(self.width, 0, -1):
+            widths = [max(least, min(most, limit)) for least, most in sizes]
+            if _framed(widths) <= self.width:
+                break
+        return widths
 
 
-def console() -> Console:
-    """Tables keep their width in a pipe, where no terminal gives one."""
-    return _Console(file=sys.stdout, width=None if sys.stdout.isatty() else 140)
+def _framed(widths: Iterable[int]) -> int:
+    """Of columns with their frames."""
+    return sum(width + 3 for width in widths) + 1
+
+
+def _part(table: Table, which: Sequence[int], widths: Sequence[int], *, is_first: bool) -> Table:
+    """Some columns of a table; its title stands over the first of them."""
+    part = Table(
+        title=table.title if is_first else None,
+        title_justify=table.title_justify,
+        title_style=table.title_style,
+        header_style=table.header_style,
+        show_header=table.show_header,
+    )
+    columns = [table.columns[i] for i in which]
+    for column, width in zip(columns, widths, strict=True):
+        part.add_column(column.header, justify=column.justify, width=width, overflow="fold")
+    for cells in zip(*(column.cells for column in columns), strict=True):
+        part.add_row(*cells)
+    return part
+
+
+def console() -> Output:
+    """Standard output for text and tables; in a pipe, where no terminal gives a width, text has 140 columns."""
+    return Output(file=sys.stdout, width=None if sys.stdout.isatty() else 140)
 
 
 def first_paragraph(thing: object) -> str:

@@ -11,6 +11,7 @@ from rich.table import Table
 
 from gossamer.cli.data import downloads
 from gossamer.cli.output import (
+    VERDICTS,
     bars,
     check_picture,
     complain,
@@ -31,11 +32,6 @@ from gossamer.runtime.record import Record, record_name
 from gossamer.theory import Checked, Finding
 
 _BOUNDS = {"4.1": "Theorem 4.1, 4.2", "4.3": "Theorem 4.3, 4.4"}
-_MARKS = {
-    "holds": "[green]holds[/]",
-    "does not hold": "[red]does not hold[/]",
-    "cannot be told": "[yellow]cannot be told[/]",
-}
 
 
 def check(options: argparse.Namespace) -> int:
@@ -145,9 +141,9 @@ def _show_all(rows: list[dict[str, Any]], folder: Path, quick: bool) -> None:
             str(len(row["seeds"])),
             f"{held} of {len(findings)}",
             *("-" if one is None else f"{one:.2g}" for one in tight),
-            _MARKS[row["verdict"]],
+            VERDICTS[row["verdict"]],
         )
-    out.print(table)
+    out.show(table)
     out.print(
         "hold: of the lemma's four recursions, the descent of f, that of Phi, Theorem 4.1 (4.2), and where Phi is "
         "(4.3, 4.4), each at every round. The last numbers: how near a run came to the theorem's bound, 1 is there.",
@@ -223,8 +219,8 @@ def _show(group: Group, records: list[Record], checked: Checked, picture: Path) 
         many = "" if finding.rounds is None else f"{len(finding.rounds):,}"
         tightest = "" if finding.tightest is None else f"{finding.tightest:.3g}"
         above = f" (mean above in {finding.above:,})" if finding.above and finding.verdict == "holds" else ""
-        table.add_row(finding.name, escape(finding.says), many, tightest, _MARKS[finding.verdict] + above)
-    out.print(table)
+        table.add_row(finding.name, escape(finding.says), many, tightest, VERDICTS[finding.verdict] + above)
+    out.show(table)
     reasons: dict[str, list[str]] = {}
     for finding in checked.findings:
         if finding.why:
@@ -239,4 +235,4 @@ def _show(group: Group, records: list[Record], checked: Checked, picture: Path) 
             highlight=False,
             soft_wrap=True,
         )
-    out.print(f"Verdict: {_MARKS[checked.verdict]}. Figure: {escape(str(picture))}", highlight=False, soft_wrap=True)
+    out.print(f"Verdict: {VERDICTS[checked.verdict]}. Figure: {escape(str(picture))}", highlight=False, soft_wrap=True)

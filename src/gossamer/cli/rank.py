@@ -46,10 +46,10 @@ def show_launched(records: Sequence[Record], experiment: Experiment, folder: Pat
     write_links(records, folder / "links.csv")
     code = show_results(records, experiment, folder, options)
     out = console()
-    table = links_table(records, out)
+    table = links_table(records)
     if table is not None and not options.json:
         with results():
-            out.print(table)
+            out.show(table)
             out.print(f"Links:   {escape(str(folder / 'links.csv'))}", highlight=False, soft_wrap=True)
     return code
 

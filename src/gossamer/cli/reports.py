@@ -65,5 +65,5 @@ def compare(options: argparse.Namespace) -> int:
         else:
             why = " (the best that every method reaches)" if found.chosen else ""
             out.print(f"Until the {what} is first {way} {found.target:.4g}{why}:", highlight=False, soft_wrap=True)
-        out.print(comparison_table(found, out))
+        out.show(comparison_table(found))
     return 0

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import math
 import shlex
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +13,7 @@ from rich.table import Table
 
 from gossamer.cli.data import downloads
 from gossamer.cli.exactness import exactness_table
-from gossamer.cli.output import bars, console, note, results, resume_news, stop_signals, waiting
+from gossamer.cli.output import VERDICTS, bars, console, note, results, resume_news, stop_signals, waiting
 from gossamer.cli.proof import prove
 from gossamer.errors import InputError, StoppedError, check_integer
 from gossamer.paper import figures
@@ -24,7 +25,6 @@ from gossamer.problems.base import as_device
 from gossamer.report import write_page
 
 WHAT = [*FIGURES, "rates", "all", "exactness", "theory"]
-_SYMBOLS = {"holds": "[green]+[/]", "does not hold": "[red]-[/]", "cannot be told": "[yellow]?[/]"}
 
 
 def reproduce(options: argparse.Namespace) -> int:
@@ -151,16 +151,16 @@ def _command(options: argparse.Namespace) -> str:
 def _show(done: Reproduced, plan: Plan, page: Path) -> None:
     out = console()
     table = Table(header_style="bold", title="What the paper says, and what was measured", title_justify="left")
-    for heading in ("", "claim", "measured", "rule", "verdict"):
+    for heading in ("claim", "measured", "rule", "verdict"):
         table.add_column(heading, justify="right" if heading == "measured" else "left")
     where = None
     for one in done.judged:
         if one.claim.where != where:
             where = one.claim.where
-            table.add_row("", f"[bold]{escape(where)}[/]", "", "", "", end_section=False)
+            table.add_row(f"[bold]{escape(where)}[/]", "", "", "")
         rule = one.rule or one.claim.rule
-        table.add_row(_SYMBOLS[one.verdict], escape(one.claim.says), _range(one.values), rule, one.verdict)
-    out.print(table)
+        table.add_row(escape(one.claim.says), _range(one.values), rule, VERDICTS[one.verdict])
+    out.show(table)
     counts = counted([one.verdict for one in done.judged])
     held, failed, unclear = counts.values()
     said = f"{held} hold, {failed} do not hold, {unclear} cannot be told"
@@ -171,6 +171,8 @@ def _show(done: Reproduced, plan: Plan, page: Path) -> None:
 
 
 def _range(values: list[float]) -> str:
-    """The range over the seeds."""
+    """The range over the seeds; a figure that was begun and not finished has claims without values."""
+    if not values or any(map(math.isnan, values)):
+        return "-"
     low, high = (f"{bound:.3g}" for bound in (min(values), max(values)))
     return low if low == high else f"{low} to {high}"

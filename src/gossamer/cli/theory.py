@@ -171,4 +171,4 @@ def _show(row: dict[str, Any]) -> None:
     if row["rounds"] is not None:
         table.add_row("guaranteed rounds", f"{row['rounds']:.3g}", f"to a mean ||grad f||^2 of {row['epsilon']:.3g}^2")
         table.add_row("guaranteed bits", human(row["bits"]), "on one link, until then")
-    console().print(table)
+    console().show(table)

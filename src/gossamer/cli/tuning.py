@@ -169,7 +169,7 @@ def _show(found: dict[str, Tuned], search: Search, output: Path, *, as_json: boo
             escape(str(row["method"])), str(row["trials"]), str(row["diverged"]), *norms, f"{best['lr']:.4g}", gamma
         )
     out = console()
-    out.print(table)
+    out.show(table)
     out.print(f"Spec: {escape(str(output))}", highlight=False, soft_wrap=True)
 
 

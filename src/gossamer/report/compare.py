@@ -7,9 +7,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from rich.console import Console
 from rich.markup import escape
-from rich.measure import Measurement
 from rich.table import Table
 
 from gossamer.errors import InputError, check_choice
@@ -101,24 +99,16 @@ def compare_runs(
     return comparison
 
 
-def comparison_table(comparison: Comparison, console: Console) -> Table:
-    """One line a method, with its range below, and as many columns as the console has room for."""
-    for shown in range(len(_FORMATS), 1, -1):
-        table = _table(comparison, list(_FORMATS)[:shown])
-        if Measurement.get(console, console.options.update(max_width=10_000), table).maximum <= console.width:
-            break
-    return table
-
-
-def _table(comparison: Comparison, names: Sequence[str]) -> Table:
+def comparison_table(comparison: Comparison) -> Table:
+    """One line a method, with its range below."""
     table = Table(header_style="bold")
-    table.add_column("method", min_width=8, overflow="fold")
+    table.add_column("method", min_width=8)
     headings = {"rounds": "rounds", "bits": "sent per link", "seconds": "seconds"}
-    for name in names:
+    for name in _FORMATS:
         table.add_column(headings.get(name, f"final {MEASURED[comparison.metric]}"), justify="right", no_wrap=True)
     several = len(comparison.methods) > 1
     for method in comparison.methods:
-        cells = [_shown(method[name], _FORMATS[name], several) for name in names]
+        cells = [_shown(method[name], form, several) for name, form in _FORMATS.items()]
         table.add_row(escape(method["method"]) + _mark(method), *cells)
     return table
 

@@ -5,9 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.markup import escape
-from rich.measure import Measurement
 from rich.table import Table
 
 from gossamer.report.table import human
@@ -23,23 +21,17 @@ def links_of(record: Record) -> list[dict[str, Any]]:
     return [link for link in links if isinstance(link, dict)] if isinstance(links, list) else []
 
 
-def links_table(records: Sequence[Record], console: Console) -> Table | None:
-    """One line a run: what a link carried, and what its clients waited for; None if no run was across processes.
-
-    A narrow console gets the first columns only.
-    """
+def links_table(records: Sequence[Record]) -> Table | None:
+    """One line a run: what a link carried, and what its clients waited for; None if no run was across processes."""
     told = [(record, links_of(record)) for record in records]
     rows = [_row(record, links) for record, links in told if links]
     if not rows:
         return None
-    for shown in range(len(_HEADINGS), 1, -1):
-        table = Table(title="Links", title_justify="left", title_style="bold", header_style="bold")
-        for number, heading in enumerate(_HEADINGS[:shown]):
-            table.add_column(heading, justify="right" if number else "left", no_wrap=True)
-        for row in rows:
-            table.add_row(*row[:shown])
-        if Measurement.get(console, console.options.update(max_width=10_000), table).maximum <= console.width:
-            break
+    table = Table(title="Links", title_justify="left", title_style="bold", header_style="bold")
+    for number, heading in enumerate(_HEADINGS):
+        table.add_column(heading, justify="right" if number else "left", no_wrap=True)
+    for row in rows:
+        table.add_row(*row)
     return table
 
 

@@ -3,9 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from rich.console import Console
 from rich.markup import escape
-from rich.measure import Measurement
 from rich.table import Table
 
 _PREFIXES = ("", "k", "M", "G", "T")
@@ -23,20 +21,12 @@ _COLUMNS: dict[str, tuple[str, str]] = {
     "consensus": ("consensus", ".1e"),
     "seconds": ("seconds", ".1f"),
 }
-"""Heading and format of each column, the most important first: a narrow terminal shows fewer."""
+"""Heading and format of each column, the most important first."""
 
 
-def result_table(summary: Sequence[dict[str, Any]], title: str, console: Console) -> Table:
-    """One line a method, as many columns as the console has room for; the best of each is bold."""
+def result_table(summary: Sequence[dict[str, Any]], title: str) -> Table:
+    """One line a method; the best of each column is bold."""
     names = [name for name in _COLUMNS if not summary or name in summary[0]]
-    for shown in range(len(names), 2, -1):
-        table = _table(summary, title, names[:shown])
-        if Measurement.get(console, console.options.update(max_width=10_000), table).maximum <= console.width:
-            break
-    return table
-
-
-def _table(summary: Sequence[dict[str, Any]], title: str, names: Sequence[str]) -> Table:
     table = Table(title=escape(title), title_justify="left", title_style="bold", header_style="bold")
     table.add_column("method", min_width=8)
     for name in names:
