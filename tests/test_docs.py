@@ -171,6 +171,7 @@ def test_the_committed_results_are_of_todays_claims() -> None:
     assert not told["shortened"]
     assert told["command"].startswith("gossamer reproduce")
     rows = {row["id"]: row for row in told["claims"]}
+    assert len(rows) == len(told["claims"]), "one name a claim"
     for claim in claims():
         row = rows[claim.id]
         assert (row["says"], row["rule"], row["why"]) == (claim.says, claim.rule, claim.why)

@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 from commands import shown
+from matplotlib.figure import Figure
 
 from gossamer.report import convergence_figure, result_table, summarize
+from gossamer.report.figure import label_few_decades
 from gossamer.report.table import human
 from gossamer.runtime.record import Record
 
@@ -49,6 +51,18 @@ def test_table_is_shown_whole(width: int) -> None:
     assert all(heading in text for heading in ("rounds", "sent per link", "gradient norm", "worst client", "seconds"))
     assert text.count("title") == 1
     assert text.count("method") == (1 if width == 140 else 2)
+
+
+@pytest.mark.parametrize(("low", "high", "plain"), [(0.15, 3.0, True), (1e-7, 1.0, False), (1e-5, 1e-4, False)])
+def test_few_decades_near_one_are_labelled_plainly(low: float, high: float, plain: bool) -> None:
+    figure = Figure()
+    panel = figure.subplots()
+    panel.set(yscale="log", ylim=(low, high))
+    label_few_decades(panel.yaxis)
+    figure.draw_without_rendering()
+    labels = {label.get_text() for which in ("major", "minor") for label in panel.get_yticklabels(which=which)}
+    assert ({"0.2", "1", "2"} <= labels) == plain
+    assert any("10^" in label for label in labels) != plain
 
 
 @pytest.mark.parametrize(("bits", "said"), [(0, "0 bit"), (999, "999 bit"), (1.5e6, "1.5 Mbit"), (2e16, "2e+04 Tbit")])

@@ -5,6 +5,7 @@ a run is missing, or where runs were shortened.
 """
 
 import math
+import re
 import tomllib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -119,7 +120,7 @@ def judge_fit(fit: Fit, *, too_short: bool = False) -> Judged:
     """The verdict on a rate: of tables 1 and 3, and of the theorems."""
     power = f"{'at most ' if fit.is_bound else ''}{fit.theory:.3g}"
     claim = Claim(
-        f"rates-{fit.study}-{fit.method}".lower().replace(" ", "-"),
+        re.sub(r"[^a-z0-9.]+", "-", f"rates {fit.method} {fit.what}".lower()),
         "Tables 1 and 3, theorems 4.1 to 4.4",
         f"{fit.method}: the slope of {fit.what} is {power}",
         f"fitted slope of {fit.y} against {fit.x}",

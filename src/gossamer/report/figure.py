@@ -59,12 +59,28 @@ def panels_figure(records: Sequence[Record], path: Path, title: str = "") -> Non
                     panels[row][column].set_xlim(left=0)
                 elif _is_wide(records, x):
                     panels[row][column].set_xscale("log")
+        for panel in panels.flat:
+            label_few_decades(panel.yaxis)
         handles, labels = panels[0][0].get_legend_handles_labels()
         if handles:
             figure.legend(handles, labels, loc="outside lower center", ncols=5, frameon=False, handlelength=3)
         if title:
             figure.suptitle(plain(title), fontsize=10)
         save(figure, path)
+
+
+def label_few_decades(axis: Any) -> None:
+    """Write 0.2, 1 and 3, and no powers of ten, on a log axis that is near 1 and not long."""
+    from matplotlib.ticker import LogFormatterSciNotation
+
+    class Plain(LogFormatterSciNotation):
+        def __call__(self, x: float, pos: int | None = None) -> str:
+            return f"{x:g}" if super().__call__(x, pos) else ""  # labels that it would leave out stay out
+
+    low, high = axis.get_view_interval()
+    if axis.get_scale() == "log" and low > 1e-3 and high < min(100 * low, 1e4):
+        axis.set_major_formatter(Plain())
+        axis.set_minor_formatter(Plain(minor_thresholds=(2, 0.4)))
 
 
 def _is_wide(records: Sequence[Record], x: str) -> bool:
@@ -109,6 +125,7 @@ def convergence_figure(records: Sequence[Record], path: Path, title: str = "") -
         by_round.set(xlabel="rounds", ylabel=r"gradient norm  $\|\nabla f(\bar{x})\|$", yscale="log")
         by_bits.set(xlabel="bits sent on one link", xscale="log")
         by_round.set_xlim(left=0)
+        label_few_decades(by_round.yaxis)
         handles, labels = by_bits.get_legend_handles_labels()
         if len(handles) > 6:
             figure.legend(handles, labels, loc="outside right upper", frameon=False, handlelength=3)
