@@ -19,6 +19,11 @@ import os
 # spend on filling it (a BEER round of 1,000 clients with 25,450 coordinates: 3.5 s, with large pages 1.6 s).
 os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")  # read by torch when it first needs much memory, on Linux
 
+# Threads that are done spin until the slowest is. Where another program wants the processors, that one may not even be
+# running (two `gossamer demo` at once on two cores: 96 s each, 12 s with this; one alone is not slower).
+if "OMP_WAIT_POLICY" not in os.environ:
+    os.environ.setdefault("GOMP_SPINCOUNT", "1000")  # read when torch is imported
+
 from gossamer import algorithms, problems, topology
 from gossamer._version import __version__
 from gossamer.algorithms import BEER, CHOCOSGD, D2, DSGD, Algorithm
