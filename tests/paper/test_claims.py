@@ -1,6 +1,7 @@
 """The claims are judged as they say."""
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -195,7 +196,59 @@ def test_questions() -> None:
     with pytest.raises(MissingRunsError):
         r.of("figure1", "nobody")
     with pytest.raises(MissingRunsError):
-        r.about("figure1", "nothing")
+        r.rho("nothing")
     assert ratio([1, 0, math.inf, 2], [2, 1, 1, 0]) == [0.5, 0, math.inf, math.inf]
     assert all(math.isnan(x) for x in ratio([0, math.inf], [0, math.inf]))
     assert (largest([1, 5], [2, 3]), smallest([1, 5], [2, 3]), less([1], [3])) == ([2, 5], [1, 3], [-2])
+
+
+def network(damage: Callable[[Record], None]) -> Results:
+    """Figure 5, with something wrong in one run of BEER."""
+    runs = [record(label, seed, 0.1, 0.9) for label in ("BEER", "CHOCO-SGD") for seed in SEEDS]
+    damage(runs[0])
+    return Results({"figure5": runs})
+
+
+DAMAGES: dict[str, Callable[[Record], None]] = {
+    "no norm at the end": lambda run: run.rows[-1].update(grad_norm=None, accuracy=None),
+    "no norm anywhere": lambda run: setattr(run, "rows", [{"round": row["round"], "bits": 1.0} for row in run.rows]),
+    "two rows": lambda run: run.rows.__delitem__(slice(2, None)),
+    "no first rows": lambda run: run.rows.__delitem__(slice(0, 38)),
+    "diverged": lambda run: setattr(run, "end", {"status": "diverged", "round": 390, "reason": "It diverged."}),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_runs_that_cannot_be_measured_cannot_tell(damage: str) -> None:
+    whole = {one.claim.id: one.verdict for one in judge_all(network(lambda run: None))}
+    told = {one.claim.id: one.verdict for one in judge_all(network(DAMAGES[damage]))}
+    assert set(told) == set(whole)
+    assert told["fig5-improves"] == told["fig5-early"] == "cannot be told"
+    assert whole["fig5-improves"] != "cannot be told"
+
+
+@pytest.mark.parametrize(
+    "shares",
+    [
+        None,
+        [],
+        {},
+        {"labels": None, "counts": []},
+        {"labels": ["1"], "counts": [[]]},
+        {"labels": ["1"], "counts": [3]},
+        {"labels": [1], "counts": [[3]]},
+        {"labels": ["1"], "counts": [["x"]]},
+        {"labels": ["1"], "counts": [[0]]},
+    ],
+)
+def test_shares_that_are_none_cannot_tell(shares: Any) -> None:
+    damaged = results()
+    for run in damaged.records["figure1"]:
+        run.header["shares"] = shares
+    assert judge(of("data-a9a"), damaged).verdict == "cannot be told"
+
+
+@pytest.mark.parametrize("rho", [None, "x", 0, -1, True, math.nan, 10**400])
+def test_a_gap_that_is_none_cannot_tell(rho: Any) -> None:
+    run = record("ring", 0, 0.1, 0.9, mixing={"rho": rho})
+    assert judge(of("fig3-ring"), Results({"figure3-ring": [run]})).verdict == "cannot be told"

@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 
 import pytest
-from commands import gossamer
+from commands import forked, gossamer
 
 from gossamer import algorithms as al
 from gossamer.paper.exactness import Entry, entries, run
@@ -33,3 +33,12 @@ def test_what_does_not_hold_is_said() -> None:
     assert not run(Entry("D2", al.D2(lr=0.1), 1.0), 1000).holds, "D2 has no floor"
     assert not run(Entry("DSGD", al.DSGD(lr=0.02), 0.5), 2000).holds, "its floor falls faster"
     assert not run(Entry("DSGD", al.DSGD(lr=50.0), 1.0), 1000).holds, "it diverges"
+
+
+def test_a_beginning_has_no_verdicts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gossamer.paper.exactness.entries", lambda: [Entry("DSGD", al.DSGD(lr=0.02))])
+    for rounds, code, holds in (("1000", 0, None), ("6000", 1, False)):
+        done = forked("reproduce", "exactness", "--rounds", rounds, "--json", "-q", cwd=tmp_path)
+        assert done.returncode == code
+        assert [row["holds"] for row in json.loads(done.stdout)] == [holds]
+    assert "cannot be told" in forked("reproduce", "exactness", "--rounds", "1000", cwd=tmp_path).stdout

@@ -1,6 +1,7 @@
 """`gossamer reproduce`: jobs that are run once, pictures, and verdicts."""
 
 import json
+import math
 import os
 import re
 import shutil
@@ -11,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from commands import gossamer
+from commands import forked, gossamer
 
 import gossamer as gs
 from gossamer.errors import InputError, StoppedError
@@ -21,6 +22,7 @@ from gossamer.paper.figures import FIGURES, GRAPHS, Job, jobs, rehearsal, shorte
 from gossamer.paper.published import as_published, smallest_k
 from gossamer.paper.rates import studies
 from gossamer.paper.reproduction import BOTH_WAYS, Plan, conclude, run_study
+from gossamer.problems.download import alone_in
 from gossamer.runtime.experiment import prepare
 from gossamer.runtime.record import read_record
 
@@ -166,7 +168,19 @@ def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "change",
-    [{"slope": "x"}, {"slope": None}, {"theory": "3"}, {"slope": 10**400}, {"points": 3}, {"method": 4}, {"more": 1}],
+    [
+        {"slope": "x"},
+        {"slope": None},
+        {"theory": "3"},
+        {"slope": 10**400},
+        {"points": 3},
+        {"method": 4},
+        {"more": 1},
+        {"points": [[1.0, math.nan]]},
+        {"is_bound": "x"},
+        {"is_exponential": math.inf},
+        {"what": None},
+    ],
 )
 def test_damaged_fits_are_found_again(tmp_path: Path, change: dict[str, Any]) -> None:
     plan = Plan(["rates"], tmp_path, [0], quick=True)
@@ -176,6 +190,8 @@ def test_damaged_fits_are_found_again(tmp_path: Path, change: dict[str, Any]) ->
     rows = json.loads(kept.read_text())
     kept.write_text(json.dumps([rows[0] | change, *rows[1:]]))
     assert run_study(study, plan) == fits
+    kept.write_text(json.dumps([*rows, rows[0]]))
+    assert run_study(study, plan) == fits, "none counts twice"
 
 
 def test_places_are_checked_before_anything_runs(tmp_path: Path) -> None:
@@ -191,6 +207,13 @@ def test_places_are_checked_before_anything_runs(tmp_path: Path) -> None:
     (mine / "report.html").write_text("my own page")
     assert "not a report of Gossamer" in refused(mine)
     (mine / "report.html").unlink()
+    (mine / "report.html").mkdir()
+    assert "is a folder; give another folder with -o, or remove it." in refused(mine)
+    (mine / "report.html").rmdir()
+    for name, said in {"report.html": "a device or a pipe", "claims.json": "not of Gossamer"}.items():
+        os.mkfifo(mine / name)
+        assert said in refused(mine)
+        (mine / name).unlink()
     (mine / "claims.json").write_text("[]")
     assert "not of Gossamer" in refused(mine)
     (mine / "claims.json").write_text('{"shortened": true, "claims": []}')
@@ -198,6 +221,26 @@ def test_places_are_checked_before_anything_runs(tmp_path: Path) -> None:
     Plan(["fig1"], mine, quick=True).check_place()
     (mine / "claims.json").write_text('{"shortened": false, "claims": []}')
     assert "give shortened runs another folder" in refused(mine, rounds=50)
+    Plan(["fig1"], tmp_path / "stopped").check_place()
+    assert "give shortened runs another folder" in refused(tmp_path / "stopped", rounds=50), "before there is a verdict"
+
+
+def test_a_folder_is_for_one_process_at_a_time(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    with alone_in(tmp_path / "out"):
+        done = forked("reproduce", "fig1", "--quick", "-o", "out", cwd=tmp_path)
+        assert done.returncode == 2
+        assert "Another process is writing to 'out'" in done.stderr
+        assert forked("reproduce", "theory", "--quick", "-o", "out", cwd=tmp_path).returncode == 2
+    assert not list((tmp_path / "out").glob("figure1-*"))
+
+
+def test_a_pipe_in_the_place_of_a_spec(tmp_path: Path) -> None:
+    place = tmp_path / quick().folder
+    place.mkdir()
+    os.mkfifo(place / "spec.toml")
+    with pytest.raises(InputError, match="is no file; remove it"):
+        figures.run(quick(), tmp_path)
 
 
 def test_studies_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -227,6 +270,12 @@ def test_conclusions_count_what_earlier_calls_left(tmp_path: Path) -> None:
     assert told["command"] == "gossamer reproduce fig3 --quick"
     assert {row["id"] for row in told["claims"]} == ids
     assert len((tmp_path / "claims.csv").read_text().splitlines()) > len(ids)
+    for job in jobs("fig3", [0]):
+        shutil.rmtree(tmp_path / rehearsal(job).folder)
+    (tmp_path / "rates.json").write_text("{}")
+    conclude(Plan(["fig1"], tmp_path, [0], quick=True), "gossamer reproduce fig1 --quick")
+    assert {path.name for path in (tmp_path / "figures").iterdir()} == {"figure1.png", "figure1.pdf"}
+    assert not (tmp_path / "rates.json").exists(), "nothing is shown of runs that are gone"
 
 
 # The command
@@ -256,6 +305,9 @@ def test_the_command(tmp_path: Path) -> None:
         (["fig1", "--rounds", "1"], "`rounds` must be"),
         (["fig1", "--quick", "--device", "abacus"], "abacus"),
         (["rates", "--device", "cpu"], "The rates take no --device"),
+        (["exactness", "--quick"], "exactness takes no --quick"),
+        (["exactness", "-o", "."], "is no file"),
+        (["fig1", "--seeds", "1", "--data-dir", "nowhere"], "The data folder 'nowhere' does not exist"),
     ],
 )
 def test_mistakes(tmp_path: Path, options: list[str], sentence: str) -> None:

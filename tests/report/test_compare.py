@@ -108,3 +108,36 @@ def test_command(runs: Path) -> None:
     for wrong in (["nowhere"], ["one/bad.jsonl"], ["one", "--metric", "x"], ["one", "--target", "nan"], []):
         done = forked("compare", *wrong, cwd=runs)
         assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+
+
+def test_one_label_and_seed_counts_once(tmp_path: Path) -> None:
+    paths = [write(tmp_path / name, lines("A", 0, rate)) for name, rate in (("a.jsonl", 0.2), ("b.jsonl", 0.1))]
+    found = compare_runs(paths, target=0.5)
+    assert [method["seeds"] for method in found.methods] == [[0]]
+    assert found.notes == [f"The record '{paths[1]}' is left out: it has the label and the seed of '{paths[0]}'."]
+
+
+@pytest.mark.parametrize(("finals", "ratios"), [((1e-300, 1e100), [1, None]), ((-2.0, 1.0), [None, None])])
+def test_a_ratio_that_says_nothing_is_none(
+    tmp_path: Path, finals: tuple[float, float], ratios: list[float | None]
+) -> None:
+    for label, final in zip("AB", finals, strict=True):
+        content = lines(label)
+        for row in content[1:-1]:
+            row["loss"] = final
+        write(tmp_path / f"{label}.jsonl", content)
+    found = compare_runs([tmp_path], metric="loss")
+    assert [method["final"]["ratio"] for method in found.methods] == ratios
+    json.dumps(found.as_dict(), allow_nan=False)
+
+
+def test_what_was_cut_off_is_said(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.jsonl", lines("A")[:-1])
+    assert compare_runs([path]).notes == [f"'{path}' did not come to an end: what it had reached is shown."]
+
+
+def test_a_label_cannot_steer_the_terminal(tmp_path: Path) -> None:
+    write(tmp_path / "runs" / "a.jsonl", diverged("A\x1b[2J\u202e", 0, "B \x1b]0;title\x07 diverged."))
+    done = forked("compare", "runs", cwd=tmp_path)
+    assert done.returncode == 0
+    assert not {"\x1b", "\u202e", "\x07"} & set(done.stdout + done.stderr)

@@ -132,6 +132,8 @@ def test_a_place_for_the_page(tmp_path: Path) -> None:
         check_place(tmp_path)
     with pytest.raises(InputError, match="does not exist"):
         check_place(tmp_path / "no" / "page.html")
+    with pytest.raises(InputError, match="is a device or a pipe; give another file with -o"):
+        check_place(Path(os.devnull), force=True)
     write(tmp_path / "a.jsonl", lines("A"))
     write_page(tmp_path, tmp_path / "page.html")
     check_place(tmp_path / "page.html")

@@ -9,6 +9,7 @@ from commands import shown
 from matplotlib.figure import Figure
 
 from gossamer.report import convergence_figure, result_table, summarize
+from gossamer.report.curves import plain
 from gossamer.report.figure import label_few_decades
 from gossamer.report.table import human
 from gossamer.runtime.record import Record
@@ -53,16 +54,22 @@ def test_table_is_shown_whole(width: int) -> None:
     assert text.count("method") == (1 if width == 140 else 2)
 
 
-@pytest.mark.parametrize(("low", "high", "plain"), [(0.15, 3.0, True), (1e-7, 1.0, False), (1e-5, 1e-4, False)])
-def test_few_decades_near_one_are_labelled_plainly(low: float, high: float, plain: bool) -> None:
+@pytest.mark.parametrize("value", [None, float("nan"), float("inf"), 10**400, -(10**400)])
+def test_numbers_that_a_page_cannot_show(value: float | None) -> None:
+    assert plain(value) is None
+    assert plain(2**70) == pytest.approx(2**70, rel=1e-4)
+
+
+@pytest.mark.parametrize(("low", "high", "is_plain"), [(0.15, 3.0, True), (1e-7, 1.0, False), (1e-5, 1e-4, False)])
+def test_few_decades_near_one_are_labelled_plainly(low: float, high: float, is_plain: bool) -> None:
     figure = Figure()
     panel = figure.subplots()
     panel.set(yscale="log", ylim=(low, high))
     label_few_decades(panel.yaxis)
     figure.draw_without_rendering()
     labels = {label.get_text() for which in ("major", "minor") for label in panel.get_yticklabels(which=which)}
-    assert ({"0.2", "1", "2"} <= labels) == plain
-    assert any("10^" in label for label in labels) != plain
+    assert ({"0.2", "1", "2"} <= labels) == is_plain
+    assert any("10^" in label for label in labels) != is_plain
 
 
 @pytest.mark.parametrize(("bits", "said"), [(0, "0 bit"), (999, "999 bit"), (1.5e6, "1.5 Mbit"), (2e16, "2e+04 Tbit")])

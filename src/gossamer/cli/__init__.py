@@ -5,6 +5,7 @@ with one sentence; 130 after Ctrl-C, 143 after SIGTERM.
 """
 
 import argparse
+import errno
 import inspect
 import signal
 from collections.abc import Sequence
@@ -42,7 +43,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except GossamerError as error:
         return complain(error, 2)
     except OSError as error:
-        where = f" '{error.filename}'" if error.filename else ""
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return complain("There is no room left on the disk; make some, and go on with the same command.", 1)
+        name = error.filename2 or error.filename  # of a file that was to be put in its place, the place
+        where = f" '{name}'" if name else ""
         return complain(f"Cannot write or read{where}: {error.strerror or error}.", 2)
     except (MemoryError, RuntimeError) as error:
         if isinstance(error, RuntimeError) and not ("memory" in str(error) or "alloc" in str(error).lower()):

@@ -24,6 +24,7 @@ from rich.progress import (
 from rich.table import Column, Table
 
 from gossamer.errors import InputError
+from gossamer.problems.download import alone_in
 from gossamer.runtime.experiment import Experiment
 
 _PICTURES = (".png", ".pdf", ".svg")
@@ -54,7 +55,12 @@ def complain(sentence: object, code: int) -> int:
 def note(text: str) -> None:
     """A line on standard error; whoever closed it does not want it."""
     with contextlib.suppress(OSError, ValueError):
-        print(text, file=sys.stderr, flush=True)
+        print(visible(text), file=sys.stderr, flush=True)
+
+
+def visible(text: str) -> str:
+    """Text from a record or a file cannot steer a terminal: signs that are not seen become question marks."""
+    return "".join(sign if sign.isprintable() or sign == "\n" else "\N{REPLACEMENT CHARACTER}" for sign in text)
 
 
 @contextlib.contextmanager
@@ -131,7 +137,7 @@ def _part(table: Table, which: Sequence[int], widths: Sequence[int], *, is_first
     for column, width in zip(columns, widths, strict=True):
         part.add_column(column.header, justify=column.justify, width=width, overflow="fold")
     for cells in zip(*(column.cells for column in columns), strict=True):
-        part.add_row(*cells)
+        part.add_row(*(visible(cell) if isinstance(cell, str) else cell for cell in cells))
     return part
 
 
@@ -153,6 +159,19 @@ def check_picture(name: str) -> Path:
     if not path.parent.is_dir():
         raise InputError(f"The folder of the picture '{path}' does not exist; make it first.")
     return path
+
+
+@contextlib.contextmanager
+def writing_alone(folder: Path) -> Iterator[None]:
+    """Refuse a folder to which another process writes: they would take each other's records away."""
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(alone_in(folder, wait=False))
+        except BlockingIOError:
+            raise InputError(
+                f"Another process is writing to '{folder}'; wait for it, or give another folder with -o."
+            ) from None
+        yield
 
 
 @contextlib.contextmanager

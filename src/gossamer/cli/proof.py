@@ -21,6 +21,7 @@ from gossamer.cli.output import (
     resume_news,
     stop_signals,
     waiting,
+    writing_alone,
 )
 from gossamer.errors import GossamerError, InputError, StoppedError, check_integer
 from gossamer.paper import figures, proofs
@@ -89,6 +90,7 @@ def prove(options: argparse.Namespace) -> int:
     jobs = proofs.rehearsals(seeds) if options.quick else proofs.jobs(seeds)
     rows = []
     with (
+        writing_alone(folder),
         resume_news(options.quiet),
         stop_signals() as should_stop,
         bars(options.quiet) as bar,

@@ -13,7 +13,17 @@ from rich.table import Table
 
 from gossamer.cli.data import downloads
 from gossamer.cli.exactness import exactness_table
-from gossamer.cli.output import VERDICTS, bars, console, note, results, resume_news, stop_signals, waiting
+from gossamer.cli.output import (
+    VERDICTS,
+    bars,
+    console,
+    note,
+    results,
+    resume_news,
+    stop_signals,
+    waiting,
+    writing_alone,
+)
 from gossamer.cli.proof import prove
 from gossamer.errors import InputError, StoppedError, check_integer
 from gossamer.paper import figures
@@ -43,15 +53,16 @@ def reproduce(options: argparse.Namespace) -> int:
     plan = _plan(options)
     plan.check_place()
     _warn(plan)
-    with resume_news(options.quiet), stop_signals() as should_stop:
-        try:
-            _run(plan, options.quiet, should_stop)
-        except StoppedError as error:
-            raise StoppedError(f"{error} The same command goes on with what is left.") from None
-    with waiting("Drawing and judging", options.quiet):
-        done = conclude(plan, _command(options))
-        page = plan.folder / "report.html"
-        left_out = write_page(plan.folder, page)
+    with writing_alone(plan.folder):
+        with resume_news(options.quiet), stop_signals() as should_stop:
+            try:
+                _run(plan, options.quiet, should_stop)
+            except StoppedError as error:
+                raise StoppedError(f"{error} The same command goes on with what is left.") from None
+        with waiting("Drawing and judging", options.quiet):
+            done = conclude(plan, _command(options))
+            page = plan.folder / "report.html"
+            left_out = write_page(plan.folder, page)
     for sentence in left_out:
         note(f"gossamer: {sentence}")
     with results():

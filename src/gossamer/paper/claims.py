@@ -181,16 +181,13 @@ def _norms(job: str, above: str, below: str) -> Measure:
 
 @_measure("data-a9a")
 def _positive_clients(r: Results) -> Numbers:
-    shares = r.about("figure1", "shares")
-    place = shares["labels"].index("1")
-    return [abs(5.0 - sum(2 * counts[place] > sum(counts) for counts in shares["counts"]))]
+    return [abs(5.0 - sum(2 * mine > total for (mine,), total in r.shares("figure1", ["1"])))]
 
 
 @_measure("data-mnist")
 def _own_digit(r: Results) -> Numbers:
-    shares = r.about("figure2", "shares")
-    places = [shares["labels"].index(str(digit)) for digit in range(10)]
-    return [fmean(counts[place] / sum(counts) for place, counts in zip(places, shares["counts"], strict=True))]
+    shares = r.shares("figure2", [str(digit) for digit in range(10)])
+    return [fmean(counts[i % 10] / total for i, (counts, total) in enumerate(shares))]
 
 
 # Figure 1
@@ -276,7 +273,7 @@ _GAPS = {"ring": 0.022, "star": 0.049, "grid": 0.063}  # as the paper gives them
 
 
 def _rho(r: Results, graph: str) -> float:
-    return float(r.about(_GRAPHS[graph], "mixing")["rho"])
+    return r.rho(_GRAPHS[graph])
 
 
 def _off(*graphs: str) -> Measure:
@@ -351,8 +348,8 @@ _measures["fig5-norm"] = _norms("figure5", "BEER", "CHOCO-SGD")
 def _early_gain(r: Results) -> Numbers:
     found = []
     for label in ("BEER", "CHOCO-SGD"):
-        curves = [[(row["round"], row["accuracy"]) for row in record.rows] for record in r.of("figure5", label)]
-        early = [[value for t, value in curve if t <= curve[-1][0] / 5][-1] for curve in curves]
+        curves = [curve or [(0, math.nan)] for curve in r.curves("figure5", label, "accuracy")]
+        early = [[math.nan, *(value for t, value in curve if t <= curve[-1][0] / 5)][-1] for curve in curves]
         begin, end = ([curve[place][1] for curve in curves] for place in (0, -1))
         gains = [gain if gain > 0 else math.nan for gain in less(end, begin)]  # no gain has no share of it
         found.append(ratio(less(early, begin), gains))
@@ -363,7 +360,8 @@ def _last_half(label: str) -> Measure:
     """The last gradient norm over the one half-way, each a mean of three evaluations."""
 
     def measure(r: Results) -> Numbers:
-        every = [[float(row["grad_norm"]) for row in record.rows] for record in r.of("figure5", label)]
+        curves = r.curves("figure5", label, "grad_norm")
+        every = [[norm for _, norm in curve] if len(curve) >= 3 else [math.nan] * 3 for curve in curves]
         halves = [fmean(norms[len(norms) // 2 - 1 : len(norms) // 2 + 2]) for norms in every]
         return ratio([fmean(norms[-3:]) for norms in every], halves)
 

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from gossamer.errors import DataError
+from gossamer.errors import DataError, InputError
 from gossamer.paper import shipped_spec
 from gossamer.paper.published import as_published
 from gossamer.report.gather import load_record
@@ -132,6 +132,8 @@ def run(
         if on_start is not None:
             on_start()
         place.mkdir(parents=True, exist_ok=True)
+        if (place / "spec.toml").exists() and not (place / "spec.toml").is_file():  # a pipe would be waited for
+            raise InputError(f"'{place / 'spec.toml'}' is no file; remove it.")
         (place / "spec.toml").write_text(_text(job.spec), encoding="utf-8")
         experiment = prepare(job.spec, data_dir=data_dir, device=device)
         for label, seeds in missing.items():

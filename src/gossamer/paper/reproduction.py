@@ -64,11 +64,14 @@ class Plan:
                 folder.mkdir(parents=True, exist_ok=True)
             except OSError as error:
                 raise InputError(f"The folder '{folder}' cannot be made: {error.strerror or error}.") from None
-        check_place(self.folder / "report.html")
+        check_place(self.folder / "report.html", remedy="give another folder with -o, or remove it")
         told = self.folder / "claims.json"
         if not told.exists():
+            _write(told, json.dumps({"shortened": self.is_short, "claims": []}))  # so that a stopped run has its folder
             return
         try:
+            if not told.is_file():  # a pipe would be waited for
+                raise ValueError
             short = json.loads(told.read_text(encoding="utf-8"))["shortened"]
         except (OSError, ValueError, TypeError, KeyError, RecursionError):
             raise InputError(
@@ -178,6 +181,9 @@ def conclude(plan: Plan, command: str) -> Reproduced:
     _write(plan.folder / "claims.json", json.dumps(about | {"claims": rows}, indent=1, allow_nan=False))
     write_csv(plan.folder / "claims.csv", [row | {"values": _listed(row["values"])} for row in rows])
     write_csv(plan.folder / "runs.csv", [_run_row(job, record) for job, kept in records.items() for record in kept])
+    for path in (*place.glob("figure*.p*"), plan.folder / "rates.json", plan.folder / "rates.csv"):
+        if path not in pictures:
+            path.unlink(missing_ok=True)  # of runs that are gone
     if fits:
         told = [asdict(fit) | {"agrees": fit.agrees, "is_reached": fit.is_reached} for fit in fits]
         _write(plan.folder / "rates.json", json.dumps(about | {"fits": told}, indent=1, allow_nan=False))
@@ -217,9 +223,12 @@ def _read_fits(path: Path) -> list[Fit] | None:
     except (OSError, ValueError, TypeError, KeyError, OverflowError, RecursionError):
         return None
     numbers = [value for fit in fits for value in (fit.slope, fit.low, fit.high, fit.theory)]
+    numbers += [value for fit in fits for point in fit.points for value in point]
     words = [word for fit in fits for word in (fit.study, fit.what, fit.method, fit.x, fit.y, fit.note)]
+    flags = [flag for fit in fits for flag in (fit.is_bound, fit.is_exponential)]
     whole = all(number(value) is not None for value in numbers) and all(isinstance(word, str) for word in words)
-    return fits if fits and whole else None
+    apart = len({(fit.what, fit.method) for fit in fits}) == len(fits)
+    return fits if fits and whole and apart and all(isinstance(flag, bool) for flag in flags) else None
 
 
 def _versions() -> dict[str, str]:
@@ -240,8 +249,11 @@ def _versions() -> dict[str, str]:
 def _write(path: Path, text: str) -> None:
     """The whole text, or what was there before."""
     beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    beside.write_text(text + "\n", encoding="utf-8")
-    os.replace(beside, path)
+    try:
+        beside.write_text(text + "\n", encoding="utf-8")
+        os.replace(beside, path)
+    finally:
+        beside.unlink(missing_ok=True)
 
 
 def write_csv(path: Path, rows: Sequence[dict[str, Any]]) -> None:

@@ -4,9 +4,9 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
-from typing import Any
 
 from gossamer.paper.rates import Fit
+from gossamer.report.gather import number
 from gossamer.runtime.record import Record
 
 Numbers = list[float]
@@ -49,12 +49,39 @@ class Results:
             found.append(float(rows[-1][column]) if rows else math.nan)
         return found
 
-    def about(self, job: str, what: str) -> Any:
-        """What a record of the experiment says of it."""
+    def curves(self, job: str, label: str, column: str) -> list[list[tuple[float, float]]]:
+        """(round, value) of each seed, NaN where there is no finite value; of a run that diverged, nothing."""
+        return [
+            []
+            if record.diverged
+            else [(row["round"], math.nan if row.get(column) is None else float(row[column])) for row in record.rows]
+            for record in self.of(job, label)
+        ]
+
+    def rho(self, job: str) -> float:
+        """The spectral gap of the experiment's network."""
         for record in self.records.get(job, ()):
-            if what in record.header:
-                return record.header[what]
-        raise MissingRunsError(f"{job}: {what}")
+            rho = number(record.header["mixing"].get("rho"))
+            if rho is not None and rho > 0:
+                return rho
+        raise MissingRunsError(f"{job}: rho")
+
+    def shares(self, job: str, labels: Sequence[str]) -> list[tuple[list[float], float]]:
+        """For each client, how many rows it has of these labels, and of all."""
+        for record in self.records.get(job, ()):
+            told = record.header.get("shares")
+            known, counts = (told.get("labels"), told.get("counts")) if isinstance(told, dict) else (None, None)
+            if not isinstance(known, list) or not isinstance(counts, list) or not set(labels) <= set(map(str, known)):
+                continue
+            places = [known.index(label) for label in labels if label in known]
+            whole = all(isinstance(row, list) and len(row) == len(known) and all(map(_counts, row)) for row in counts)
+            if whole and counts and len(places) == len(labels) and all(sum(row) > 0 for row in counts):
+                return [([row[place] for place in places], sum(row)) for row in counts]
+        raise MissingRunsError(f"{job}: shares")
+
+
+def _counts(value: object) -> bool:
+    return (count := number(value)) is not None and count >= 0
 
 
 def higher_is_better(column: str) -> bool:

@@ -44,7 +44,7 @@ def fetch(file: File, folder: Path) -> Path:
     missing = not folder.exists()
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with _alone_in(folder):
+        with alone_in(folder):
             target = folder / file.name
             if target.is_file() and _sha256(target) == file.sha256:  # somebody else has fetched it meanwhile
                 return target
@@ -61,8 +61,11 @@ def fetch(file: File, folder: Path) -> Path:
 
 
 @contextlib.contextmanager
-def _alone_in(folder: Path) -> Iterator[None]:
-    """One process at a time fetches into a folder; the lock goes with its process, however that ends."""
+def alone_in(folder: Path, *, wait: bool = True) -> Iterator[None]:
+    """One process at a time writes to a folder; the lock goes with its process, however that ends.
+
+    Raises BlockingIOError if there is another and we are not to wait for it.
+    """
     try:
         import fcntl
     except ImportError:  # Windows
@@ -70,7 +73,7 @@ def _alone_in(folder: Path) -> Iterator[None]:
         return
     handle = os.open(folder, os.O_RDONLY)
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX)
+        fcntl.flock(handle, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield
     finally:
         os.close(handle)

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from gossamer.errors import InputError, check_choice
 from gossamer.report.curves import MEASURED
-from gossamer.report.gather import Group, gather
+from gossamer.report.gather import Group, gather, number
 from gossamer.report.table import human
 from gossamer.runtime.record import Record
 
@@ -86,6 +86,10 @@ def compare_runs(
     if not known:
         there = [name for name in METRICS if any(_values(r, name) for line in lines for r in line.records)]
         raise InputError(f"No record has a `{metric}`; there is {', '.join(there) or 'nothing to compare'}.")
+    cut = [f"'{path}'" for group in groups for r, path in zip(group.records, group.files, strict=True) if r.end is None]
+    if cut:
+        more, they = f" and {len(cut) - 3} more" if len(cut) > 3 else "", "they" if len(cut) > 1 else "it"
+        notes.append(f"{', '.join(cut[:3])}{more} did not come to an end: what {they} had reached is shown.")
     notes += _doubts(groups)
     comparison = Comparison(metric, target, target is None, [], notes)
     if target is None:
@@ -95,7 +99,7 @@ def compare_runs(
         cells = [method[name] for method in comparison.methods if method[name] is not None]
         best = (max if comparison.higher and name == "final" else min)((c["mean"] for c in cells), default=None)
         for cell in cells:
-            cell["ratio"] = cell["mean"] / best if best else None
+            cell["ratio"] = number(cell["mean"] / best) if best is not None and best > 0 else None
     return comparison
 
 
@@ -147,15 +151,24 @@ def _groups(runs: Iterable[str | os.PathLike[str]]) -> tuple[list[Group], list[s
         for group in found.groups:
             into = groups.setdefault(group.folder.resolve(), Group(group.name, group.folder, [], []))
             for record, path in zip(group.records, group.files, strict=True):
-                if path.resolve() not in seen:
-                    seen.add(path.resolve())
-                    into.records.append(record)
-                    into.files.append(path)
+                if path.resolve() in seen:
+                    continue
+                seen.add(path.resolve())
+                same = [one for one, r in zip(into.files, into.records, strict=True) if _same(r, record)]
+                if same:
+                    notes.append(f"The record '{path}' is left out: it has the label and the seed of '{same[0]}'.")
+                    continue
+                into.records.append(record)
+                into.files.append(path)
         if not found.groups:
             notes.append(f"There is no record in '{run}'.")
     if not seen:
         raise InputError(f"There is nothing to compare. {notes[0] if notes else 'Give records, or folders of them.'}")
     return list(groups.values()), notes
+
+
+def _same(one: Record, other: Record) -> bool:
+    return (one.label, one.seed) == (other.label, other.seed)
 
 
 def _lines(groups: Sequence[Group]) -> list[_Line]:

@@ -1,5 +1,7 @@
 """Records to curves for a page: mean and range over the seeds, thinned out to what a screen can show."""
 
+import math
+import sys
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
@@ -131,7 +133,7 @@ def _plain(values: Array, digits: int) -> list[float | None]:
 
 def plain(value: float | None, digits: int = 5) -> float | int | None:
     """One number, with few digits."""
-    if value is None or not np.isfinite(value):
+    if value is None or abs(value) > sys.float_info.max or math.isnan(value):  # integers may be larger than any float
         return None
-    rounded = float(f"{value:.{digits}g}")
+    rounded = float(f"{float(value):.{digits}g}")
     return int(rounded) if rounded.is_integer() and abs(rounded) < 1e15 else rounded

@@ -46,14 +46,16 @@ def save_page(found: Gathered, out: Path) -> None:
         part.unlink(missing_ok=True)
 
 
-def check_place(out: Path, *, force: bool = False) -> None:
+def check_place(out: Path, *, force: bool = False, remedy: str = "give another file with -o, or --force") -> None:
     """Refuse a place where the page cannot go, or where something lies that is not a page of ours."""
     if out.is_dir():
-        raise InputError(f"'{out}' is a folder; give the name of a file, such as {out / 'report.html'}.")
+        raise InputError(f"The page '{out}' is a folder; {remedy.removesuffix(', or --force')}.")
     if not out.parent.is_dir():
         raise InputError(f"The folder of the page '{out}' does not exist; make it first.")
+    if out.exists() and not out.is_file():
+        raise InputError(f"The page '{out}' is a device or a pipe; {remedy.removesuffix(', or --force')}.")
     if out.exists() and not force and not is_page(out):
-        raise InputError(f"'{out}' exists and is not a report of Gossamer; give another file with -o, or --force.")
+        raise InputError(f"'{out}' exists and is not a report of Gossamer; {remedy}.")
 
 
 def is_page(path: Path) -> bool:

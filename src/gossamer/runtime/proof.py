@@ -152,20 +152,25 @@ def check_records(records: Sequence[Record]) -> Checked:
     if proof.L is None or proof.lr is None:
         what = "L of its problem is not known" if proof.L is None else "its lr changes from round to round"
         raise InputError(f"The run of {first.label!r} cannot be held against the proof: {what}.")
-    checked = check_run(
-        measured_of([record.rows for record in records]),
-        alpha=proof.alpha,
-        **constants,
-        L=proof.L,
-        gamma=proof.gamma,
-        lr=proof.lr,
-        mu=proof.mu,
-        minimum=proof.minimum,
-        sigma=proof.sigma,
-        batch=1 if batch is None else batch,
-        is_random=proof.is_random,
-        is_float64=is_float64,
-    )
+    try:
+        checked = check_run(
+            measured_of([record.rows for record in records]),
+            alpha=proof.alpha,
+            **constants,
+            L=proof.L,
+            gamma=proof.gamma,
+            lr=proof.lr,
+            mu=proof.mu,
+            minimum=proof.minimum,
+            sigma=proof.sigma,
+            batch=1 if batch is None else batch,
+            is_random=proof.is_random,
+            is_float64=is_float64,
+        )
+    except InputError as error:
+        raise InputError(f"The record of {first.label!r} cannot be held against the proof: {error}") from None
+    except OverflowError:
+        raise DataError(f"The record of {first.label!r} holds a number that is too large for the proof.") from None
     lost = [record.diverged for record in records if record.diverged]
     if lost:
         verdict: Verdict = "cannot be told" if checked.certificate is None else "does not hold"
