@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 from commands import forked, gossamer
+from records import lines, write
 
 import gossamer as gs
 from gossamer.errors import InputError, StoppedError
@@ -216,12 +217,14 @@ def test_places_are_checked_before_anything_runs(tmp_path: Path) -> None:
         (mine / name).unlink()
     (mine / "claims.json").write_text("[]")
     assert "not of Gossamer" in refused(mine)
-    (mine / "claims.json").write_text('{"shortened": true, "claims": []}')
+    (mine / "claims.json").write_text('{"shortened": true, "claims": [1]}')
     assert "give runs in full another folder" in refused(mine)
     Plan(["fig1"], mine, quick=True).check_place()
-    (mine / "claims.json").write_text('{"shortened": false, "claims": []}')
+    (mine / "claims.json").write_text('{"shortened": false, "claims": [1]}')
     assert "give shortened runs another folder" in refused(mine, rounds=50)
-    Plan(["fig1"], tmp_path / "stopped").check_place()
+    Plan(["fig1"], tmp_path / "stopped", rounds=50).check_place()
+    Plan(["fig1"], tmp_path / "stopped").check_place()  # nothing had begun
+    write(tmp_path / "stopped" / "figure1-abc" / "a.jsonl", lines("A"))
     assert "give shortened runs another folder" in refused(tmp_path / "stopped", rounds=50), "before there is a verdict"
 
 
@@ -273,8 +276,13 @@ def test_conclusions_count_what_earlier_calls_left(tmp_path: Path) -> None:
     for job in jobs("fig3", [0]):
         shutil.rmtree(tmp_path / rehearsal(job).folder)
     (tmp_path / "rates.json").write_text("{}")
+    (tmp_path / "figures" / "figure of mine.png").touch()
     conclude(Plan(["fig1"], tmp_path, [0], quick=True), "gossamer reproduce fig1 --quick")
-    assert {path.name for path in (tmp_path / "figures").iterdir()} == {"figure1.png", "figure1.pdf"}
+    assert {path.name for path in (tmp_path / "figures").iterdir()} == {
+        "figure1.png",
+        "figure1.pdf",
+        "figure of mine.png",
+    }
     assert not (tmp_path / "rates.json").exists(), "nothing is shown of runs that are gone"
 
 

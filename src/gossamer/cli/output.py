@@ -59,7 +59,7 @@ def note(text: str) -> None:
 
 
 def visible(text: str) -> str:
-    """Text from a record or a file cannot steer a terminal: signs that are not seen become question marks."""
+    """Text from a record or a file cannot steer a terminal: signs that are not seen are replaced by one that is."""
     return "".join(sign if sign.isprintable() or sign == "\n" else "\N{REPLACEMENT CHARACTER}" for sign in text)
 
 

@@ -27,6 +27,8 @@ from gossamer.runtime.record import Record
 BOTH_WAYS = ("fig1", "fig4")
 """Figures in which it matters how the published runs departed from the text: `all` runs them both ways."""
 
+_ENDINGS = (".png", ".pdf")
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -66,21 +68,25 @@ class Plan:
                 raise InputError(f"The folder '{folder}' cannot be made: {error.strerror or error}.") from None
         check_place(self.folder / "report.html", remedy="give another folder with -o, or remove it")
         told = self.folder / "claims.json"
+        fresh = json.dumps({"shortened": self.is_short, "claims": []})  # a run that is stopped keeps its folder
         if not told.exists():
-            _write(told, json.dumps({"shortened": self.is_short, "claims": []}))  # so that a stopped run has its folder
+            _write(told, fresh)
             return
         try:
             if not told.is_file():  # a pipe would be waited for
                 raise ValueError
-            short = json.loads(told.read_text(encoding="utf-8"))["shortened"]
+            content = json.loads(told.read_text(encoding="utf-8"))
+            short, is_begun = content["shortened"], bool(content["claims"]) or any(self.folder.glob("figure*/*.jsonl"))
         except (OSError, ValueError, TypeError, KeyError, RecursionError):
             raise InputError(
                 f"'{told}' is not of Gossamer, or damaged; give another folder with -o, or remove it."
             ) from None
-        if short != self.is_short:
+        if short != self.is_short and not is_begun:
+            _write(told, fresh)
+        elif short != self.is_short:
             kinds = ("shortened runs", "runs in full")
             here, there = kinds if self.is_short else kinds[::-1]
-            raise InputError(f"'{self.folder}' holds the verdicts of {there}; give {here} another folder with -o.")
+            raise InputError(f"'{self.folder}' holds {there}; give {here} another folder with -o.")
 
     def jobs(self) -> dict[str, list[Job]]:
         """The experiments of each figure."""
@@ -167,7 +173,7 @@ def conclude(plan: Plan, command: str) -> Reproduced:
     place.mkdir(parents=True, exist_ok=True)
     pictures = []
     for name, (title, runs) in pictured.items():
-        for ending in (".png", ".pdf"):
+        for ending in _ENDINGS:
             pictures.append(place / f"{name}{ending}")
             panels_figure(runs, pictures[-1], title)
     about = {
@@ -181,9 +187,10 @@ def conclude(plan: Plan, command: str) -> Reproduced:
     _write(plan.folder / "claims.json", json.dumps(about | {"claims": rows}, indent=1, allow_nan=False))
     write_csv(plan.folder / "claims.csv", [row | {"values": _listed(row["values"])} for row in rows])
     write_csv(plan.folder / "runs.csv", [_run_row(job, record) for job, kept in records.items() for record in kept])
-    for path in (*place.glob("figure*.p*"), plan.folder / "rates.json", plan.folder / "rates.csv"):
-        if path not in pictures:
-            path.unlink(missing_ok=True)  # of runs that are gone
+    gone = [place / f"{name}{ending}" for name in plan.everything() if name not in pictured for ending in _ENDINGS]
+    gone += [] if fits else [plan.folder / "rates.json", plan.folder / "rates.csv"]
+    for path in gone:
+        path.unlink(missing_ok=True)  # what is shown is of runs that are there
     if fits:
         told = [asdict(fit) | {"agrees": fit.agrees, "is_reached": fit.is_reached} for fit in fits]
         _write(plan.folder / "rates.json", json.dumps(about | {"fits": told}, indent=1, allow_nan=False))
