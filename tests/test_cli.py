@@ -199,7 +199,7 @@ def test_bad_specs_get_one_sentence_and_leave_nothing(case: str, spec: Path, tmp
             "There is no spec file, and no shipped spec, 'nope'; there are 'demo', 'figure1', 'figure2', 'figure3', "
             "'figure4', 'figure4_tuned', 'figure5', 'operators'.",
         ),
-        (["run", "figure1", "--data-dir", "nowhere"], "The data folder 'nowhere' does not exist"),
+        (["run", "figure1", "--data-dir", "nowhere"], "The data folder 'nowhere' is not there"),
         (["demo", "--loud"], "--loud"),
         (["dance"], "'dance'"),
         ([], "COMMAND"),

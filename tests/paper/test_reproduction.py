@@ -180,6 +180,7 @@ def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
         {"points": [[1.0, math.nan]]},
         {"is_bound": "x"},
         {"is_exponential": math.inf},
+        {"what": ["u"]},
         {"what": None},
     ],
 )
@@ -275,14 +276,11 @@ def test_conclusions_count_what_earlier_calls_left(tmp_path: Path) -> None:
     assert len((tmp_path / "claims.csv").read_text().splitlines()) > len(ids)
     for job in jobs("fig3", [0]):
         shutil.rmtree(tmp_path / rehearsal(job).folder)
-    (tmp_path / "rates.json").write_text("{}")
-    (tmp_path / "figures" / "figure of mine.png").touch()
+    (tmp_path / "rates.json").write_text('{"mine": 1}')
     conclude(Plan(["fig1"], tmp_path, [0], quick=True), "gossamer reproduce fig1 --quick")
-    assert {path.name for path in (tmp_path / "figures").iterdir()} == {
-        "figure1.png",
-        "figure1.pdf",
-        "figure of mine.png",
-    }
+    assert (tmp_path / "rates.json").exists(), "what is not ours stays"
+    (tmp_path / "rates.json").write_text('{"fits": []}')
+    conclude(Plan(["fig1"], tmp_path, [0], quick=True), "gossamer reproduce fig1 --quick")
     assert not (tmp_path / "rates.json").exists(), "nothing is shown of runs that are gone"
 
 
@@ -315,7 +313,7 @@ def test_the_command(tmp_path: Path) -> None:
         (["rates", "--device", "cpu"], "The rates take no --device"),
         (["exactness", "--quick"], "exactness takes no --quick"),
         (["exactness", "-o", "."], "is no file"),
-        (["fig1", "--seeds", "1", "--data-dir", "nowhere"], "The data folder 'nowhere' does not exist"),
+        (["fig1", "--seeds", "1", "--data-dir", "nowhere"], "The data folder 'nowhere' is not there"),
     ],
 )
 def test_mistakes(tmp_path: Path, options: list[str], sentence: str) -> None:

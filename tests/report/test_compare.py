@@ -2,12 +2,15 @@
 
 import json
 import math
+from io import StringIO
 from pathlib import Path
 
 import pytest
 from commands import forked, shown
 from records import diverged, lines, write
+from rich.table import Table
 
+from gossamer.cli.output import Output
 from gossamer.errors import InputError
 from gossamer.report.compare import compare_runs, comparison_table
 
@@ -93,6 +96,8 @@ def test_all_diverged(tmp_path: Path) -> None:
 @pytest.mark.parametrize("width", [60, 80, 140])
 def test_table_is_shown_whole(runs: Path, width: int) -> None:
     text = shown(comparison_table(compare_runs([runs], target=0.5)), width)
+    write(runs / "two" / "b.jsonl", lines("B" * 100, 0, 0.05))
+    assert "sent per link" in shown(comparison_table(compare_runs([runs], target=0.5)), width), "a name is broken alone"
     assert all(part in text for part in ("one/A", "x1", "C (diverged)", "sent per link", "final gradient norm"))
 
 
@@ -115,6 +120,10 @@ def test_one_label_and_seed_counts_once(tmp_path: Path) -> None:
     found = compare_runs(paths, target=0.5)
     assert [method["seeds"] for method in found.methods] == [[0]]
     assert found.notes == [f"The record '{paths[1]}' is left out: it has the label and the seed of '{paths[0]}'."]
+    write(paths[0], lines("A", 0, 0.2)[:-1])
+    found = compare_runs([*paths, tmp_path], target=0.5)
+    assert f"The record '{paths[0]}' is left out: it has the label and the seed of '{paths[1]}'." in found.notes
+    assert not any("come to an end" in note for note in found.notes), "the whole one counts"
 
 
 @pytest.mark.parametrize(("finals", "ratios"), [((1e-300, 1e100), [1, None]), ((-2.0, 1.0), [None, None])])
@@ -141,3 +150,9 @@ def test_a_label_cannot_steer_the_terminal(tmp_path: Path) -> None:
     done = forked("compare", "runs", cwd=tmp_path)
     assert done.returncode == 0
     assert not {"\x1b", "\u202e", "\x07"} & set(done.stdout + done.stderr)
+    hostile = Table("a\x1b[2J", "b", title="c\x1b[2J")
+    hostile.add_row("\u3000é", "2")
+    text = shown(hostile, 80)
+    assert "\x1b" not in text
+    assert "\u3000é" in text, "other spaces are seen"
+    Output(width=0, file=StringIO(), force_terminal=True).show(hostile)  # no reason to fail

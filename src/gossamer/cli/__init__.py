@@ -1,7 +1,7 @@
 """The command line: parse, call, print.
 
-Results go to standard output, everything else to standard error. Exit codes: 0; 1 if a run diverged; 2 for bad input,
-with one sentence; 130 after Ctrl-C, 143 after SIGTERM.
+Results go to standard output, everything else to standard error. Exit codes: 0; 1 if a run diverged or could not be
+finished; 2 for bad input, with one sentence; 130 after Ctrl-C, 143 after SIGTERM.
 """
 
 import argparse
@@ -44,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return complain(error, 2)
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            return complain("There is no room left on the disk; make some, and go on with the same command.", 1)
+            return complain("There is no room left on the disk; make some, and try again.", 1)
         name = error.filename2 or error.filename  # of a file that was to be put in its place, the place
         where = f" '{name}'" if name else ""
         return complain(f"Cannot write or read{where}: {error.strerror or error}.", 2)
@@ -260,7 +260,8 @@ def _add_reproduce(add: Any) -> None:
         "-o",
         "--output",
         metavar="DIR",
-        help="where it goes (default: reproduced; rehearsed if --quick; proofs for theory); for exactness, a CSV file",
+        help="where it goes (default: reproduced; begun with --rounds; rehearsed if --quick; proofs for theory); for "
+        "exactness, a CSV file",
     )
     reproduce.add_argument("--seeds", type=int, metavar="N", help="runs of each method (default: 3; 30 for theory)")
     reproduce.add_argument(

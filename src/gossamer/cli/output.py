@@ -6,6 +6,7 @@ import logging
 import os
 import signal
 import sys
+import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -60,7 +61,9 @@ def note(text: str) -> None:
 
 def visible(text: str) -> str:
     """Text from a record or a file cannot steer a terminal: signs that are not seen are replaced by one that is."""
-    return "".join(sign if sign.isprintable() or sign == "\n" else "\N{REPLACEMENT CHARACTER}" for sign in text)
+    hidden = ("Cc", "Cf", "Cs", "Zl", "Zp")
+    kept = (sign in "\n\t" or unicodedata.category(sign) not in hidden for sign in text)
+    return "".join(sign if keep else "\N{REPLACEMENT CHARACTER}" for sign, keep in zip(text, kept, strict=True))
 
 
 @contextlib.contextmanager
@@ -86,32 +89,35 @@ class Output(Console):
         (rich would cut words, and leave columns out.) A pipe is as wide as the table needs.
         """
         sizes = [self._sizes(column) for column in table.columns]
-        if not self.is_terminal:
+        if self.is_terminal:  # a name that is too long for its column is broken, and no number
+            half = max(8, self.width // 2)
+            sizes[0] = (min(sizes[0][0], half), sizes[0][1])
+        else:
             self.width = max(self.width, _framed(low for low, _ in sizes))
         parts = [list(range(len(sizes)))]
         if _framed(low for low, _ in sizes) > self.width:
             parts = [[0]]
             for i in range(1, len(sizes)):
-                wide = _framed(sizes[j][1] for j in (*parts[-1], i))
+                wide = _framed([min(sizes[0][1], half), *(sizes[j][1] for j in (*parts[-1][1:], i))])
                 if wide > self.width and len(parts[-1]) > 1:
                     parts.append([0])
                 parts[-1].append(i)
         for number, part in enumerate(parts):
             self.print(_part(table, part, self._widths([sizes[i] for i in part]), is_first=number == 0))
         if table.caption:
-            self.print(table.caption)
+            self.print(_visible(table.caption))
 
     def _sizes(self, column: Column) -> tuple[int, int]:
         """The least width of a column that cuts no word, and the one that breaks no line."""
-        cells = [
-            self.measure(cell, options=self.options.update(width=10_000)) for cell in (column.header, *column.cells)
-        ]
+        wide = self.options.update(width=10_000)
+        cells = [self.measure(_visible(cell), options=wide) for cell in (column.header, *column.cells)]
         most = max(cell.maximum for cell in cells)
         least = most if column.no_wrap else max(cell.minimum for cell in cells)
         return max(least, column.min_width or 0), max(most, column.min_width or 0)
 
     def _widths(self, sizes: Sequence[tuple[int, int]]) -> list[int]:
         """Of columns side by side: as wide as they like, with one limit for all that makes them fit."""
+        widths = [least for least, _ in sizes]
         for limit in range(self.width, 0, -1):
             widths = [max(least, min(most, limit)) for least, most in sizes]
             if _framed(widths) <= self.width:
@@ -127,7 +133,7 @@ def _framed(widths: Iterable[int]) -> int:
 def _part(table: Table, which: Sequence[int], widths: Sequence[int], *, is_first: bool) -> Table:
     """Some columns of a table; its title stands over the first of them."""
     part = Table(
-        title=table.title if is_first else None,
+        title=_visible(table.title) if is_first else None,
         title_justify=table.title_justify,
         title_style=table.title_style,
         header_style=table.header_style,
@@ -135,15 +141,21 @@ def _part(table: Table, which: Sequence[int], widths: Sequence[int], *, is_first
     )
     columns = [table.columns[i] for i in which]
     for column, width in zip(columns, widths, strict=True):
-        part.add_column(column.header, justify=column.justify, width=width, overflow="fold")
+        part.add_column(_visible(column.header), justify=column.justify, width=width, overflow="fold")
     for cells in zip(*(column.cells for column in columns), strict=True):
-        part.add_row(*(visible(cell) if isinstance(cell, str) else cell for cell in cells))
+        part.add_row(*map(_visible, cells))
     return part
+
+
+def _visible(cell: Any) -> Any:
+    return visible(cell) if isinstance(cell, str) else cell
 
 
 def console() -> Output:
     """Standard output for text and tables; in a pipe, where no terminal gives a width, text has 140 columns."""
-    return Output(file=sys.stdout, width=None if sys.stdout.isatty() else 140)
+    out = Output(file=sys.stdout, width=None if sys.stdout.isatty() else 140)
+    out.width = out.width or 80  # some terminals say 0
+    return out
 
 
 def first_paragraph(thing: object) -> str:

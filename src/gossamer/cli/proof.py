@@ -115,7 +115,7 @@ def prove(options: argparse.Namespace) -> int:
             picture = folder / "figures" / f"{job.name}.png"
             proof_figure(checked, picture, job.spec.name)
             rows.append(_row(Group(job.spec.name, folder, records, []), records, checked, picture))
-    write_csv(folder / "theory.csv", [row for one in rows for row in _flat(one)])
+        write_csv(folder / "theory.csv", [row for one in rows for row in _flat(one)])
     with results():
         if options.json:
             print(json.dumps(rows, indent=2, allow_nan=False))

@@ -51,9 +51,10 @@ def reproduce(options: argparse.Namespace) -> int:
     if options.what == "theory":
         return prove(options)
     plan = _plan(options)
-    plan.check_place()
-    _warn(plan)
+    plan.make_place()
     with writing_alone(plan.folder):
+        plan.check_place()
+        _warn(plan)
         with resume_news(options.quiet), stop_signals() as should_stop:
             try:
                 _run(plan, options.quiet, should_stop)
@@ -90,7 +91,7 @@ def _plan(options: argparse.Namespace) -> Plan:
     what = [*FIGURES, "rates"] if options.what == "all" else [options.what]
     return Plan(
         what,
-        Path(options.output or ("rehearsed" if options.quick else "reproduced")),
+        Path(options.output or ("rehearsed" if options.quick else "begun" if options.rounds else "reproduced")),
         range(many),
         published=options.as_published,
         quick=options.quick,

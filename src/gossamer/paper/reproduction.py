@@ -27,8 +27,6 @@ from gossamer.runtime.record import Record
 BOTH_WAYS = ("fig1", "fig4")
 """Figures in which it matters how the published runs departed from the text: `all` runs them both ways."""
 
-_ENDINGS = (".png", ".pdf")
-
 
 @dataclass(frozen=True)
 class Plan:
@@ -59,13 +57,17 @@ class Plan:
         """Whether nothing can be concluded."""
         return self.quick or self.rounds is not None
 
-    def check_place(self) -> None:
-        """Refuse a folder in which the results cannot go, before anything runs; make it if it is not there."""
+    def make_place(self) -> None:
+        """Make the folder, if it is not there."""
         for folder in (self.folder, self.folder / "figures", self.folder / "rates"):
             try:
                 folder.mkdir(parents=True, exist_ok=True)
             except OSError as error:
                 raise InputError(f"The folder '{folder}' cannot be made: {error.strerror or error}.") from None
+
+    def check_place(self) -> None:
+        """Refuse a folder in which the results cannot go, before anything runs; make it if it is not there."""
+        self.make_place()
         check_place(self.folder / "report.html", remedy="give another folder with -o, or remove it")
         told = self.folder / "claims.json"
         fresh = json.dumps({"shortened": self.is_short, "claims": []})  # a run that is stopped keeps its folder
@@ -173,7 +175,7 @@ def conclude(plan: Plan, command: str) -> Reproduced:
     place.mkdir(parents=True, exist_ok=True)
     pictures = []
     for name, (title, runs) in pictured.items():
-        for ending in _ENDINGS:
+        for ending in (".png", ".pdf"):
             pictures.append(place / f"{name}{ending}")
             panels_figure(runs, pictures[-1], title)
     about = {
@@ -187,15 +189,23 @@ def conclude(plan: Plan, command: str) -> Reproduced:
     _write(plan.folder / "claims.json", json.dumps(about | {"claims": rows}, indent=1, allow_nan=False))
     write_csv(plan.folder / "claims.csv", [row | {"values": _listed(row["values"])} for row in rows])
     write_csv(plan.folder / "runs.csv", [_run_row(job, record) for job, kept in records.items() for record in kept])
-    gone = [place / f"{name}{ending}" for name in plan.everything() if name not in pictured for ending in _ENDINGS]
-    gone += [] if fits else [plan.folder / "rates.json", plan.folder / "rates.csv"]
-    for path in gone:
-        path.unlink(missing_ok=True)  # what is shown is of runs that are there
     if fits:
         told = [asdict(fit) | {"agrees": fit.agrees, "is_reached": fit.is_reached} for fit in fits]
         _write(plan.folder / "rates.json", json.dumps(about | {"fits": told}, indent=1, allow_nan=False))
         write_csv(plan.folder / "rates.csv", [{k: v for k, v in row.items() if k != "points"} for row in told])
+    elif not any((plan.folder / "rates").glob("*.json")):
+        _forget_rates(plan.folder)
     return Reproduced(judged, fits, pictures)
+
+
+def _forget_rates(folder: Path) -> None:
+    """Remove the table of rates whose fits are gone: the page would go on showing them."""
+    try:
+        is_ours = isinstance(json.loads((folder / "rates.json").read_text(encoding="utf-8"))["fits"], list)
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        return
+    for name in ("rates.json", "rates.csv") if is_ours else ():
+        (folder / name).unlink(missing_ok=True)
 
 
 def _run_row(job: str, record: Record) -> dict[str, Any]:
@@ -234,8 +244,9 @@ def _read_fits(path: Path) -> list[Fit] | None:
     words = [word for fit in fits for word in (fit.study, fit.what, fit.method, fit.x, fit.y, fit.note)]
     flags = [flag for fit in fits for flag in (fit.is_bound, fit.is_exponential)]
     whole = all(number(value) is not None for value in numbers) and all(isinstance(word, str) for word in words)
-    apart = len({(fit.what, fit.method) for fit in fits}) == len(fits)
-    return fits if fits and whole and apart and all(isinstance(flag, bool) for flag in flags) else None
+    if not fits or not whole or not all(isinstance(flag, bool) for flag in flags):
+        return None
+    return fits if len({(fit.what, fit.method) for fit in fits}) == len(fits) else None
 
 
 def _versions() -> dict[str, str]:

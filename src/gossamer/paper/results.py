@@ -71,7 +71,7 @@ class Results:
         for record in self.records.get(job, ()):
             told = record.header.get("shares")
             known, counts = (told.get("labels"), told.get("counts")) if isinstance(told, dict) else (None, None)
-            if not isinstance(known, list) or not isinstance(counts, list) or not set(labels) <= set(map(str, known)):
+            if not isinstance(known, list) or not isinstance(counts, list):
                 continue
             places = [known.index(label) for label in labels if label in known]
             whole = all(isinstance(row, list) and len(row) == len(known) and all(map(_counts, row)) for row in counts)
@@ -125,13 +125,13 @@ def less(one: Sequence[float], other: Sequence[float]) -> Numbers:
 
 
 def largest(*columns: Sequence[float]) -> Numbers:
-    """The largest of each seed."""
-    return each(lambda *values: max(values), *columns)
+    """The largest of each seed; NaN where one is."""
+    return each(lambda *values: math.nan if any(map(math.isnan, values)) else max(values), *columns)
 
 
 def smallest(*columns: Sequence[float]) -> Numbers:
-    """The smallest of each seed."""
-    return each(lambda *values: min(values), *columns)
+    """The smallest of each seed; NaN where one is."""
+    return each(lambda *values: math.nan if any(map(math.isnan, values)) else min(values), *columns)
 
 
 def times(factor: float, values: Sequence[float]) -> Numbers:

@@ -148,7 +148,7 @@ def fits(path: Path, file: File) -> bool:
 def obtain(name: str, data_dir: Folder = None) -> list[Path]:
     """The files of a known data set, fetched into the user's cache where they lie nowhere."""
     if data_dir is not None and not user_path(os.fspath(data_dir)).is_dir():
-        raise DataError(f"The data folder '{os.fspath(data_dir)}' does not exist; give one that does, or leave it out.")
+        raise DataError(f"The data folder '{os.fspath(data_dir)}' is not there; give one that is, or leave it out.")
     paths = []
     for file in FILES[name]:
         path = find(name, file, data_dir)

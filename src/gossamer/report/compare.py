@@ -140,6 +140,7 @@ def _groups(runs: Iterable[str | os.PathLike[str]]) -> tuple[list[Group], list[s
     """What can be read of the runs, one group a folder, no record twice; and a sentence for what cannot."""
     groups: dict[Path, Group] = {}
     seen: set[Path] = set()
+    places: dict[tuple[Path, str, int], int] = {}
     notes: list[str] = []
     for run in runs:
         try:
@@ -154,21 +155,22 @@ def _groups(runs: Iterable[str | os.PathLike[str]]) -> tuple[list[Group], list[s
                 if path.resolve() in seen:
                     continue
                 seen.add(path.resolve())
-                same = [one for one, r in zip(into.files, into.records, strict=True) if _same(r, record)]
-                if same:
-                    notes.append(f"The record '{path}' is left out: it has the label and the seed of '{same[0]}'.")
+                who = (into.folder.resolve(), record.label, record.seed)
+                place = places.setdefault(who, len(into.records))
+                if place == len(into.records):
+                    into.records.append(record)
+                    into.files.append(path)
                     continue
-                into.records.append(record)
-                into.files.append(path)
+                first, other = into.files[place], path
+                if into.records[place].end is None and record.end is not None:  # the one that came to its end counts
+                    into.records[place], into.files[place] = record, path
+                    first, other = other, first
+                notes.append(f"The record '{other}' is left out: it has the label and the seed of '{first}'.")
         if not found.groups:
             notes.append(f"There is no record in '{run}'.")
     if not seen:
         raise InputError(f"There is nothing to compare. {notes[0] if notes else 'Give records, or folders of them.'}")
-    return list(groups.values()), notes
-
-
-def _same(one: Record, other: Record) -> bool:
-    return (one.label, one.seed) == (other.label, other.seed)
+    return list(groups.values()), list(dict.fromkeys(notes))
 
 
 def _lines(groups: Sequence[Group]) -> list[_Line]:
