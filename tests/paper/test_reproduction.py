@@ -282,6 +282,8 @@ def test_conclusions_count_what_earlier_calls_left(tmp_path: Path) -> None:
     (tmp_path / "rates.json").write_text('{"fits": []}')
     conclude(Plan(["fig1"], tmp_path, [0], quick=True), "gossamer reproduce fig1 --quick")
     assert not (tmp_path / "rates.json").exists(), "nothing is shown of runs that are gone"
+    os.mkfifo(tmp_path / "rates.json")
+    conclude(Plan(["fig1"], tmp_path, [0], quick=True), "gossamer reproduce fig1 --quick")  # and a pipe is left alone
 
 
 # The command

@@ -89,8 +89,8 @@ class Output(Console):
         (rich would cut words, and leave columns out.) A pipe is as wide as the table needs.
         """
         sizes = [self._sizes(column) for column in table.columns]
+        half = max(8, self.width // 2)
         if self.is_terminal:  # a name that is too long for its column is broken, and no number
-            half = max(8, self.width // 2)
             sizes[0] = (min(sizes[0][0], half), sizes[0][1])
         else:
             self.width = max(self.width, _framed(low for low, _ in sizes))

@@ -200,6 +200,8 @@ def conclude(plan: Plan, command: str) -> Reproduced:
 
 def _forget_rates(folder: Path) -> None:
     """Remove the table of rates whose fits are gone: the page would go on showing them."""
+    if not (folder / "rates.json").is_file():  # a pipe would be waited for
+        return
     try:
         is_ours = isinstance(json.loads((folder / "rates.json").read_text(encoding="utf-8"))["fits"], list)
     except (OSError, ValueError, TypeError, KeyError, RecursionError):
