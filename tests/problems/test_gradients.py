@@ -195,3 +195,43 @@ def test_every_objective_runs(problem: gs.Problem) -> None:
     )
     assert run.diverged is None
     assert run.frame.loss.iloc[-1] < run.frame.loss.iloc[0] or run.frame.grad_norm.iloc[0] < 1e-3
+
+
+ALONE: dict[str, tuple[Callable[..., gs.Problem], Any, dict[str, Any]]] = {
+    "logistic": (P.logistic_regression, "breast_cancer", {}),
+    "logistic, all rows": (P.logistic_regression, "breast_cancer", {"equal": False}),
+    "softmax": (P.softmax_regression, "digits", {}),
+    "softmax, all rows": (P.softmax_regression, MIXTURE.replace("60", "400"), {"equal": False}),
+    "least squares": (P.least_squares, (FEATURES.repeat(20, 0), NUMBERS.repeat(20)), {}),
+    "quadratic": (P.quadratic, None, {"noise": 0.3, "rows": 57, "d": 37}),
+    "sine": (P.sine_pl, None, {"noise": 0.3, "rows": 57, "d": 37}),
+}
+
+
+@pytest.mark.parametrize("name", ALONE)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_gradients_do_not_depend_on_what_is_beside_them(name: str, dtype: str) -> None:
+    """Bit by bit: the same rows for one client, one seed, three seeds, one thread and two."""
+    make, data, more = ALONE[name]
+    whole = make(*([] if data is None else [data]), clients=7, dtype=dtype, **more)
+    n, seeds = whole.clients, 3
+    generator = torch.Generator().manual_seed(5)
+    x = torch.randn(seeds * n, whole.d, generator=generator, dtype=torch.float64).to(whole.dtype)
+    least = whole.rows_per_client
+    batches: list[Tensor | None] = [None]
+    batches += [torch.randint(least, (seeds * n, size), generator=generator) for size in (1, 2, 7, 16, 17, 32, 53)]
+    threads = torch.get_num_threads()
+    try:
+        for batch in batches:
+            torch.set_num_threads(2)
+            together = whole.gradient(x, batch)
+            torch.set_num_threads(1)
+            for seed in range(seeds):
+                rows = slice(seed * n, (seed + 1) * n)
+                assert torch.equal(whole.gradient(x[rows], None if batch is None else batch[rows]), together[rows])
+            for client in range(n):
+                own = slice(client, client + 1)
+                alone = whole.only(client).gradient(x[own].clone(), None if batch is None else batch[own].clone())
+                assert torch.equal(alone, together[own]), f"client {client}, batch {batch is not None and batch.shape}"
+    finally:
+        torch.set_num_threads(threads)

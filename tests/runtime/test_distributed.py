@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import torch
 from processes import spawn
-from torch import Tensor
 
 import gossamer as gs
 from gossamer.compression import packet
@@ -22,9 +21,7 @@ from gossamer.runtime.simulated import Simulation
 from gossamer.runtime.start import starting_models
 from gossamer.streams import Streams
 
-# A multiple of 16: torch's sigmoid rounds the last few numbers of a tensor in another way than the others, which these
-# are depends on how many clients share the tensor, and a dithered compressor makes twice as much of it every 30 rounds.
-BATCH = 32
+BATCH = 17  # an odd size: vector instructions leave a remainder, which must not be rounded in another way
 GRAPHS = {"ring": partial(gs.ring, 8), "random": partial(gs.topology.erdos_renyi, 6, 0.5, seed=1)}
 Case = tuple[gs.Algorithm, int, str]  # method, rounds, codec
 
@@ -118,48 +115,38 @@ def simulated(problem: gs.Problem, mixing: gs.MixingMatrix, number: int, case: C
     return simulation, sent
 
 
-def symbols(message: Message) -> list[Tensor]:
-    """All of a message but its floats, which rounding may change in their last bits."""
-    values = [getattr(message, field.name) for field in fields(message)]  # type: ignore[arg-type]
-    return [value for value in values if isinstance(value, Tensor) and not value.is_floating_point()]
-
-
-def compare(graph: str, cases: Sequence[Case], data_dir: Path) -> float:
+def compare(graph: str, cases: Sequence[Case], data: str, data_dir: Path | None = None) -> None:
     mixing = gs.mixing_matrix(GRAPHS[graph](), weights="fdla")
     n = mixing.clients
-    problem = gs.logistic_regression("a9a", clients=n, data_dir=data_dir, dtype="float64")
+    problem = gs.logistic_regression(data, clients=n, data_dir=data_dir, dtype="float64")
     results = spawn(n, real, problem, mixing, cases, seconds=280)
     for result in results:
         assert isinstance(result, list), f"{result!r} {getattr(result, '__notes__', '')}"
-    largest = 0.0
     for number, case in enumerate(cases):
         simulation, sent = simulated(problem, mixing, number, case)
         network, paper = simulation.mixing, []
         x = torch.cat([result[number][0] for result in results])
         difference = float((x - simulation.state.x).abs().max())
-        assert difference <= 1e-9, f"{case}: models differ by {difference}"
-        largest = max(largest, difference)
+        assert difference == 0, f"{case}: models differ by {difference}"
         for client, result in enumerate(results):
             _, packets, counted, bits_paper, links = result[number]
-            assert [len(one) for one in packets] == [len(row[client]) for row in sent], f"{case}: packet lengths"
             assert counted == sum(map(len, packets))
             paper.append(bits_paper)
             assert {link["neighbor"] for link in links} == set(network.neighbors(client))
             assert all(link["bytes_sent"] == counted for link in links)
-            for mine, row in zip(packets, sent, strict=True):
-                if mine != row[client]:
-                    for one, other in zip(gs.decode(mine).messages, gs.decode(row[client]).messages, strict=True):
-                        for a, b in zip(symbols(one), symbols(other), strict=True):
-                            assert torch.equal(a, b), f"{case}: symbols of client {client}"
+            assert packets == [row[client] for row in sent], f"{case}: the packets of client {client}"
         assert sum(paper) == simulation.traffic.bits_paper[0]
         total = [result[number][2] for result in results]
         assert 8 * sum(total) / n == simulation.traffic.on_one_link(0)
         assert 8 * sum(b * d for b, d in zip(total, network.degrees, strict=True)) == simulation.traffic.bits_total[0]
-    return largest
 
 
 def test_simulated_equals_real_in_short(data_dir: Path) -> None:
-    compare("ring", some_cases(), data_dir)
+    compare("ring", some_cases(), "a9a", data_dir)
+
+
+def test_simulated_equals_real_on_few_features() -> None:
+    compare("random", some_cases()[:4], "breast_cancer")
 
 
 @pytest.mark.slow
@@ -168,5 +155,5 @@ def test_simulated_equals_real(graph: str, data_dir: Path) -> None:
     """Every setting of every method, and BEER with every compressor of the registry; with gsgd_5 for 500 rounds."""
     cases = every_case()
     assert {type(method) for method, _, _ in cases} == {methods.get(name) for name in methods.names()}
-    largest = compare(graph, cases, data_dir)
-    print(f"\n{graph}: {len(cases)} combinations, models differ by {largest:.1e} at the most")
+    compare(graph, cases, "a9a", data_dir)
+    print(f"\n{graph}: {len(cases)} combinations, all models and packets are equal bit by bit")

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -418,3 +419,44 @@ def test_what_is_checked_later_is_refused_in_the_same_words() -> None:
         refuse()
     assert str(later.value) == str(at_once.value)
     assert later.value.rows == at_once.value.rows == [1]
+
+
+BESIDE: dict[str, Callable[[], gs.Problem]] = {
+    "breast_cancer": lambda: gs.logistic_regression("breast_cancer", clients=10, dtype="float64"),
+    "float32": lambda: gs.logistic_regression("breast_cancer", clients=10),
+    "softmax": lambda: gs.problems.softmax_regression("digits", clients=10, equal=False, dtype="float64"),
+    "sine": lambda: gs.problems.sine_pl(clients=10, d=31, noise=0.1, rows=50, dtype="float64"),
+}
+
+
+@pytest.mark.parametrize("batch_size", [16, 17, None])
+@pytest.mark.parametrize("name", BESIDE)
+def test_a_seed_does_not_depend_on_the_seeds_beside_it(name: str, batch_size: int | None) -> None:
+    """Bit by bit, over enough rounds for a dithered compressor to amplify any difference."""
+    problem, mixing = BESIDE[name](), gs.mixing_matrix(gs.ring(10), "fdla")
+    methods = {
+        "BEER": gs.BEER(lr=0.05, gamma=0.3, compressor=gs.gsgd(5)),
+        "CHOCO": gs.CHOCOSGD(lr=0.05, gamma=0.2, compressor=gs.top_k(3)),
+        "D2": gs.D2(lr=0.05),
+    }
+    beside = gs.simulate(methods, problem, mixing, rounds=60, batch_size=batch_size, seed=[0, 1, 2], x0="normal:0.1")
+    alone = gs.simulate(methods, problem, mixing, rounds=60, batch_size=batch_size, seed=[1], x0="normal:0.1")
+    for one, other in zip([run for run in beside if run.seed == 1], alone, strict=True):
+        assert torch.equal(one.x, other.x), one.label
+        assert one.frame[["bits", "packets"]].equals(other.frame[["bits", "packets"]])
+        measured = [column for column in one.frame if column != "seconds"]  # many models at a time: to the last digit
+        pd.testing.assert_frame_equal(
+            one.frame[measured], other.frame[measured], rtol=1e-5 if name == "float32" else 1e-12
+        )
+
+
+@pytest.mark.parametrize("graph", ["ring", "complete", "erdos_renyi:0.6"])
+@pytest.mark.parametrize("clients", [10, 31, 150])
+def test_mixing_does_not_depend_on_the_seeds_beside_it(graph: str, clients: int) -> None:
+    mixing = gs.mixing_matrix(build_graph(graph, clients), "metropolis")
+    mixer = Mixer(mixing, torch.device("cpu"))
+    q = torch.randn(3 * clients, 33, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    together = mixer(q)
+    for seed in range(3):
+        rows = slice(seed * clients, (seed + 1) * clients)
+        assert torch.equal(mixer(q[rows].clone()), together[rows])

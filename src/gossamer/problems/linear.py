@@ -12,6 +12,7 @@ from torch import Tensor
 from gossamer.errors import InputError
 from gossamer.problems.base import Problem, in_groups
 from gossamer.problems.datasets import Dataset
+from gossamer.problems.products import combination, outputs
 from gossamer.problems.rows import Rows
 
 _ROWS = 1 << 13  # data rows evaluated at once: their outputs stay in the cache between the passes over them
@@ -62,16 +63,14 @@ class LinearModel(Problem):
         return None
 
     def gradient(self, x: Tensor, batch: Tensor | None = None) -> Tensor:
-        """Mean of (derivative by z) times the row, and the regulariser's gradient."""
+        """Mean of (derivative by z) times the row, plus the regulariser's gradient; see `products` on its bits."""
         rows, shape = self.rows, (-1, self.outputs, self.features)
         if batch is not None:
             index = rows.index(batch)
             a = rows.features.index_select(0, index.flatten()).view(*batch.shape, self.features)
-            # A row times a matrix: torch is five times slower at the same product as a matrix times a column.
-            z = x.view(shape) @ a.mT
-            data = (self.pull(z, rows.labels[index]) @ a).view(x.shape) / batch.shape[1]
+            pull = self.pull(outputs(x.view(shape), a), rows.labels[index])
+            data = combination(pull, a).view(x.shape) / batch.shape[1]
         else:
-            # Seed by seed: products of one shape alone give each seed the same bits, whatever runs beside it.
             seeds = x.view(-1, rows.clients, self.outputs, self.features)
             data = torch.stack([self._full(models) for models in seeds]).view(x.shape)
         return data + self._regulariser_gradient(x)
@@ -81,13 +80,13 @@ class LinearModel(Problem):
         rows = self.rows
         if rows.are_equal:
             a = rows.features.view(rows.clients, rows.least, self.features)
-            pull = self.pull(models @ a.mT, rows.labels.view(rows.clients, rows.least))
-            return (pull @ a) / rows.least
+            pull = self.pull(outputs(models, a), rows.labels.view(rows.clients, rows.least))
+            return combination(pull, a) / rows.least
         parts = []
         for mine, own in zip(rows.by_client(), models, strict=True):
-            a = rows.features[mine]
-            parts.append(self.pull(own @ a.T, rows.labels[mine]) @ a / len(a))
-        return torch.stack(parts)
+            a, y = rows.features[mine][None], rows.labels[mine][None]
+            parts.append(combination(self.pull(outputs(own[None], a), y), a) / a.shape[1])
+        return torch.cat(parts)
 
     def evaluate(self, models: Tensor) -> dict[str, Tensor]:
         """Over all rows of all clients, many models at a time: matrix-matrix products in place of matrix-vector."""

@@ -41,7 +41,10 @@ class LogisticRegression(LinearModel):
 
     def pull(self, z: Tensor, y: Tensor) -> Tensor:
         """-sigmoid(-z)."""
-        return torch.sigmoid(-z).neg_()
+        if z.is_cuda:
+            return torch.sigmoid(-z).neg_()
+        with np.errstate(over="ignore"):  # 1 / inf is the 0 that is wanted
+            return torch.from_numpy(-1 / (1 + np.exp(z.numpy())))
 
     def predicted(self, z: Tensor) -> Tensor:
         """a'x > 0 says the second class, anything else the first."""
@@ -60,13 +63,20 @@ class SoftmaxRegression(LinearModel):
 
     def pull(self, z: Tensor, y: Tensor) -> Tensor:
         """softmax(z) less 1 at the label."""
-        p = torch.softmax(z, dim=-2)
+        p = torch.softmax(z, dim=-2) if z.is_cuda else _softmax(z)
         at = _at(y, z)
         return p.scatter_add_(-2, at, p.new_full((), -1).expand(at.shape))
 
     def predicted(self, z: Tensor) -> Tensor:
         """The class of the largest output."""
         return z.argmax(dim=-2)
+
+
+def _softmax(z: Tensor) -> Tensor:
+    """softmax(z) over the outputs, by NumPy: unlike torch, it rounds an element alike wherever it stands."""
+    array = z.numpy()
+    p = np.exp(array - array.max(axis=-2, keepdims=True))
+    return torch.from_numpy(p / p.sum(axis=-2, keepdims=True))
 
 
 def _at(y: Tensor, z: Tensor) -> Tensor:

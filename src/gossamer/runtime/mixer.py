@@ -58,8 +58,12 @@ class Mixer:
         if self._in_order is not None:
             sums = [torch.from_numpy(self._in_order @ one.double().numpy()) for one in rows]
             return sums[0] if len(sums) == 1 else torch.cat(sums)
-        if self.w.layout == torch.strided:
+        if self.w.layout == torch.strided and q.is_cuda:
             return (self.w @ rows.double()).view(q.shape)
+        if self.w.layout == torch.strided:
+            # Each seed in fresh memory: the order of sums depends on the number of matrices and on their alignment.
+            sums = [self.w @ one.to(torch.float64, copy=True) for one in rows]
+            return sums[0] if len(sums) == 1 else torch.cat(sums)
         mixed = torch.empty(rows.shape, dtype=torch.float64, device=q.device)
         for seed, one in enumerate(rows):
             if self._blocks and one.numel() >= _BLOCKS_FROM:
