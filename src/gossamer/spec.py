@@ -31,7 +31,7 @@ class Spec:
     batch_size: int | None = None
     eval_every: int | None = None
     x0: str | None = None
-    codec: Literal["fixed", "entropy", "auto"] = "fixed"
+    codec: Literal["fixed", "entropy", "auto"] | None = None
     omegas: bool = False
     text: str = ""
     """The file itself, for the record."""
@@ -55,7 +55,8 @@ class Spec:
             check_integer("seeds", seed, 0)
         if not self.seeds or len(set(self.seeds)) < len(self.seeds):
             raise InputError(f"`seeds` must be one seed or several different ones, got {self.seeds}.")
-        check_choice("codec", self.codec, ("fixed", "entropy", "auto"))
+        if self.codec is not None:
+            check_choice("codec", self.codec, ("fixed", "entropy", "auto"))
         for name, value in (("batch_size", self.batch_size), ("eval_every", self.eval_every)):
             if value is not None:
                 check_integer(name, value, 1)

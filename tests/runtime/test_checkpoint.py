@@ -2,14 +2,19 @@
 
 import json
 import logging
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import networkx as nx
+import numpy as np
 import pytest
 import torch
+from torch import nn
 
 import gossamer as gs
 from gossamer.errors import DataError, StoppedError
+from gossamer.fingerprint import digest
 from gossamer.registry import methods
 from gossamer.runtime.checkpoint import Checkpoints, common, needed, pack, read, unpack, write
 from gossamer.runtime.simulated import Simulation
@@ -70,16 +75,104 @@ def test_a_damaged_checkpoint_is_passed_over(tmp_path: Path, caplog: pytest.LogC
     assert all(torch.equal(one.x, two.x) for one, two in zip(whole, runs, strict=True))
 
 
-def test_a_checkpoint_of_another_run_is_refused(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+RNG = np.random.default_rng(0)
+ROWS = (RNG.standard_normal((60, 4)), np.arange(60) % 2)
+OTHER_ROWS = (ROWS[0] + 1e-3 * (np.arange(60) == 7)[:, None], ROWS[1])
+
+
+def arrays(rows: Any = ROWS, **more: Any) -> gs.Problem:
+    return gs.logistic_regression(rows, clients=6, dtype="float64", **more)
+
+
+def layers(activation: type[nn.Module] = nn.Tanh, seed: int = 0) -> gs.Problem:
+    torch.manual_seed(seed)
+    return gs.module_problem(nn.Sequential(nn.Linear(4, 3), activation(), nn.Linear(3, 2)), ROWS, clients=6)
+
+
+def renumbered() -> gs.MixingMatrix:
+    """A ring with the same rho, C and number of edges, in another order."""
+    return gs.mixing_matrix(nx.Graph([(0, 2), (2, 4), (4, 1), (1, 3), (3, 5), (5, 0)]))
+
+
+QUADRATIC: dict[str, Any] = {"method": BEER, "problem": PROBLEM, "mixing": MIXING, **SETTINGS}
+LOGISTIC: dict[str, Any] = QUADRATIC | {"problem": arrays()}
+NETWORK: dict[str, Any] = QUADRATIC | {"problem": layers()}
+CHANGES: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
+    "lr": (QUADRATIC, {"method": replace(BEER, lr=0.05)}, r"`method.lr` is 0.1 there and 0.05 here"),
+    "compressor": (QUADRATIC, {"method": replace(BEER, compressor=gs.gsgd(4))}, "`method.compressor`"),
+    "batch size": (QUADRATIC, {"batch_size": 3}, "`batch_size` is 2 there and 3 here"),
+    "rounds": (QUADRATIC, {"rounds": 130}, "`rounds` is 120 there and 130 here"),
+    "codec": (QUADRATIC, {"codec": "entropy"}, "`codec`"),
+    "another quadratic": (QUADRATIC, {"problem": gs.quadratic(clients=6, d=8, noise=0.2, seed=1)}, "the problem "),
+    "dtype": (QUADRATIC, {"problem": gs.quadratic(clients=6, d=8, noise=0.2, dtype="float64")}, "`problem.dtype`"),
+    "graph": (QUADRATIC, {"mixing": renumbered()}, "the mixing matrix is not the same"),
+    "x0": (QUADRATIC, {"x0": torch.ones(8)}, "the starting point `x0` is not the same"),
+    "rule of x0": (QUADRATIC, {"x0": "normal"}, "the starting point `x0`"),
+    "array data": (LOGISTIC, {"problem": arrays(OTHER_ROWS)}, "the problem "),
+    "partition": (LOGISTIC, {"problem": arrays(partition="iid")}, "`problem.partition`"),
+    "regulariser": (LOGISTIC, {"problem": arrays(l2=0.1)}, "`problem.l2` is 0.0 there and 0.1 here"),
+    "activation": (NETWORK, {"problem": layers(nn.ReLU)}, "the problem "),
+    "parameters": (NETWORK, {"problem": layers(seed=1)}, "the problem "),
+}
+
+
+@pytest.mark.parametrize("is_over", [False, True], ids=["stopped", "finished"])
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_run_never_goes_on_as_another(change: str, is_over: bool, tmp_path: Path) -> None:
+    first, other, reason = CHANGES[change]
+    if is_over:
+        gs.simulate(**first, record_dir=tmp_path)
+    else:
+        with pytest.raises(StoppedError):
+            gs.simulate(**first, record_dir=tmp_path, checkpoint_every=20, should_stop=stopping_after(50))
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    with pytest.raises(gs.InputError, match=f"is of another run: {reason}"):
+        gs.simulate(**first | other, record_dir=tmp_path, resume=True)
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before, "nothing is changed"
+    expected = gs.simulate(**first)
+    again = gs.simulate(**first, record_dir=tmp_path, resume=True)
+    assert all(torch.equal(one.x, two.x) for one, two in zip(expected, again, strict=True))
+
+
+def test_the_seed_of_a_partition_and_the_content_of_a_file_count(tmp_path: Path) -> None:
+    path = tmp_path / "rows.txt"
+    lines = [f"{(-1) ** i} 1:{i % 7} 2:{i * i % 11} 3:{i % 3}" for i in range(60)]
+    path.write_text("\n".join(lines))
+
+    def problem(seed: int = 0) -> gs.Problem:
+        return gs.logistic_regression(path, clients=6, partition="iid", seed=seed)
+
+    gs.simulate(**QUADRATIC | {"problem": problem()}, record_dir=tmp_path / "runs")
+    with pytest.raises(gs.InputError, match=r"the problem .* is not the same"):
+        gs.simulate(**QUADRATIC | {"problem": problem(1)}, record_dir=tmp_path / "runs", resume=True)
+    path.write_text("\n".join([lines[0].replace("3:0", "3:1"), *lines[1:]]))
+    with pytest.raises(gs.InputError, match=r"the problem .* is not the same"):
+        gs.simulate(**QUADRATIC | {"problem": problem()}, record_dir=tmp_path / "runs", resume=True)
+
+
+def test_fingerprints_are_cheap_and_of_the_content() -> None:
+    again = gs.quadratic(clients=6, d=8, noise=0.2)
+    assert again.fingerprint() == PROBLEM.fingerprint() == PROBLEM.fingerprint()
+    assert layers().fingerprint() == layers().fingerprint()
+    assert PROBLEM.only(1).fingerprint() != PROBLEM.only(2).fingerprint() != PROBLEM.fingerprint()
+    assert gs.Problem.content(PROBLEM) != gs.Problem.content(gs.quadratic(clients=6, d=8, noise=0.2, seed=1))
+    assert digest(torch.zeros(2, 3)) != digest(torch.zeros(3, 2)) != digest(torch.zeros(3, 2).double())
+    with pytest.raises(TypeError, match="got object"):
+        digest(object())
+
+
+def test_more_seeds_are_added_beside_those_that_are_there(tmp_path: Path) -> None:
+    whole = gs.simulate(**QUADRATIC | {"seed": [0, 1, 2, 3]})
+    gs.simulate(**QUADRATIC | {"seed": [1]}, record_dir=tmp_path)
     with pytest.raises(StoppedError):
-        gs.simulate(BEER, PROBLEM, MIXING, record_dir=tmp_path, should_stop=stopping_after(50), **SETTINGS)
-    other = gs.BEER(lr=0.05, gamma=0.4, compressor=gs.gsgd(3))
-    with caplog.at_level(logging.INFO, "gossamer"):
-        runs = gs.simulate(other, PROBLEM, MIXING, record_dir=tmp_path, resume=True, **SETTINGS)
-    assert "is of another run: `method` is" in caplog.text
-    assert all(
-        torch.equal(a.x, b.x) for a, b in zip(gs.simulate(other, PROBLEM, MIXING, **SETTINGS), runs, strict=True)
-    )
+        gs.simulate(**QUADRATIC | {"seed": [0, 2]}, record_dir=tmp_path, should_stop=stopping_after(50))
+    kept = (tmp_path / "BEER-seed1.jsonl").read_bytes()
+    with pytest.raises(gs.InputError, match=r"`seeds.*` is \[0, 2\] there and \[0\] here"):
+        gs.simulate(**QUADRATIC | {"seed": [0]}, record_dir=tmp_path, resume=True)
+    runs = gs.simulate(**QUADRATIC | {"seed": [0, 1, 2, 3]}, record_dir=tmp_path, resume=True)
+    assert [run.seed for run in runs] == [0, 1, 2, 3]
+    assert all(torch.equal(one.x, two.x) for one, two in zip(whole, runs, strict=True))
+    assert (tmp_path / "BEER-seed1.jsonl").read_bytes() == kept, "read, not run"
 
 
 def test_seeds_that_diverged_stay_so(tmp_path: Path) -> None:
@@ -124,8 +217,9 @@ def test_files_that_are_none_of_ours(tmp_path: Path) -> None:
         b"": "torn or damaged",
         b"hello": "torn or damaged",
         whole[:-1]: "torn or damaged",
-        whole[:-1] + b"\xff": "checksum does not fit",
-        whole.replace(b'\\"format\\": 1', b'\\"format\\": 9'): "format 9",
+        whole[:-1] + b"\xff": "checksum does not match",
+        whole.replace(b'\\"round\\": 3', b'\\"round\\": 7'): "checksum does not match",
+        whole.replace(b'\\"format\\": 2', b'\\"format\\": 9'): "format 9",
     }
     for data, reason in cases.items():
         path.write_bytes(data)

@@ -275,25 +275,73 @@ def averaging(rank: int) -> Any:
         model(torch.randn(8, 3, generator=generator, dtype=torch.float64)).square().sum().backward()
         optimizer.step()
     own, mean = vector(model), model[1].running_mean.clone()
-    with optimizer.average_model(model):
+    with optimizer.average_model():  # which finds the buffers of the module without being told
         exact, exact_mean = vector(model), model[1].running_mean.clone()
-    with optimizer.average_model(how="gossip"):
+    with optimizer.average_model(model, how="gossip"):
         gossip = vector(model)
     same = torch.equal(own, vector(model)) and torch.equal(mean, model[1].running_mean)
+    averaged = optimizer.average_state_dict(model)
     optimizer.step()
     optimizer.close()
-    return own, mean, exact, exact_mean, gossip, same
+    return own, mean, exact, exact_mean, gossip, same, averaged
 
 
 def test_the_average_model_is_lent() -> None:
     results = results_of(averaging)
     average, mean = (torch.stack([result[k] for result in results]).mean(dim=0) for k in (0, 1))
     spread = max(float((result[0] - average).norm()) for result in results)
-    for _, _, exact, exact_mean, gossip, same in results:
+    for _, _, exact, exact_mean, gossip, same, averaged in results:
         assert torch.allclose(exact, average, atol=1e-12)
         assert torch.allclose(exact_mean, mean, atol=1e-12)
         assert float((gossip - average).norm()) <= spread / 500
         assert same
+        assert list(averaged) == list(nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3)).state_dict())
+        assert torch.equal(averaged["1.running_mean"], exact_mean)
+        assert int(averaged["1.num_batches_tracked"]) == 5
+        assert all(torch.equal(averaged[name], results[0][-1][name]) for name in averaged), "the same on every rank"
+
+
+def normalised() -> Any:
+    torch.manual_seed(5)
+    return nn.Sequential(nn.Linear(30, 6), nn.BatchNorm1d(6, affine=False), nn.Tanh(), nn.Linear(6, 2)).double()
+
+
+def with_batch_norm(rank: int, form: str) -> Any:
+    model = normalised()
+    whole = gs.module_problem(model, "breast_cancer", clients=N, dtype="float64")
+    mine = whole.only(rank)
+    given: Any = {
+        "generator": model.parameters,
+        "list": lambda: list(model.parameters()),
+        "groups": lambda: [{"params": model[0].parameters()}, {"params": model[3].parameters()}],
+    }[form]()
+    optimizer = gs.DecentralizedOptimizer(given, METHODS[0], MIXING)
+    train(optimizer, model, mine, rank, ROUNDS)
+    with optimizer.average_model():
+        model.eval()
+        score = float(whole.score(torch.cat([vector(model), *map(torch.flatten, floats(model))])[None])["loss"][0])
+    averaged = optimizer.average_state_dict(model)
+    optimizer.close()
+    return score, averaged
+
+
+def floats(model: nn.Module) -> list[Tensor]:
+    return [buffer for buffer in model.buffers() if buffer.is_floating_point()]
+
+
+@pytest.mark.parametrize("form", ["generator", "list", "groups"])
+def test_the_average_with_batch_norm_is_one_model_and_the_simulators(form: str) -> None:
+    results = results_of(with_batch_norm, form)
+    whole = gs.module_problem(normalised(), "breast_cancer", clients=N, dtype="float64")
+    method = METHODS[0].with_minibatch_start()
+    run = gs.simulate(method, whole, MIXING, rounds=ROUNDS, batch_size=BATCH)
+    expected = whole.as_module(run.average).state_dict()
+    for score, averaged in results:
+        assert score == results[0][0] == pytest.approx(float(whole.score(run.average[None])["loss"][0]), rel=1e-9)
+        for name, value in averaged.items():
+            if value.is_floating_point():
+                torch.testing.assert_close(value, expected[name], rtol=0, atol=1e-9)
+            assert torch.equal(value, results[0][1][name])
 
 
 def closures(rank: int) -> Any:

@@ -1,13 +1,14 @@
 """The contract of a problem: what gives a client its gradients, and what a model is judged by."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from gossamer.errors import InputError, check_choice, check_integer
+from gossamer.fingerprint import digest
 from gossamer.problems.rows import Rows
 
 _TOGETHER = 64
@@ -34,6 +35,7 @@ class Problem(ABC):
     """Rows that a minibatch needs at least: 2 for batch norm."""
     measures_clients: bool = True
     """Whether f may be measured at every client's own model, where there are no test rows: too dear for a network."""
+    _fingerprint: str
     has_buffers: bool = False
     """Whether a client keeps more than its model (batch norm): `gradient` then takes `buffers`, and changes them."""
 
@@ -135,6 +137,24 @@ class Problem(ABC):
             raise InputError(f"A point of this problem has {self.d} coordinates, got shape {tuple(point.shape)}.")
         return point.expand(self.clients, self.d).contiguous()
 
+    def fingerprint(self) -> str:
+        """A digest of what determines the gradients and the measurements: data, who holds which rows, model.
+
+        It is computed once. Runs with different fingerprints are different runs, and none goes on as another.
+        """
+        if "_fingerprint" not in self.__dict__:
+            self._fingerprint = digest(type(self).__qualname__, self.describe(), self.x0(), *self.content())
+        return self._fingerprint
+
+    def content(self) -> Sequence[Any]:
+        """What `fingerprint` covers beside `describe` and `x0`: tensors, arrays, numbers and strings.
+
+        By default, the length of each client's gradient at two points, to six digits, so that rounding does not count.
+        """
+        near = torch.linspace(-0.1, 0.1, self.d, dtype=self.dtype, device=self.device)
+        gradients = [self.gradient(self._everywhere(x)) for x in (self.x0(), self.x0() + near)]
+        return [f"{length:.6g}" for at in gradients for length in at.double().norm(dim=1).tolist()]
+
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(f'{k}={v!r}' for k, v in self.describe().items() if k != 'problem')})"
 
@@ -166,6 +186,9 @@ class _OneOf(Problem):
 
     def x0(self) -> Tensor:
         return self.whole.x0()
+
+    def content(self) -> Sequence[Any]:
+        return [self.whole.fingerprint(), self.client]
 
 
 def in_groups(models: Tensor) -> Iterator[Tensor]:

@@ -2,6 +2,7 @@
 
 import copy
 from abc import abstractmethod
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
@@ -45,10 +46,16 @@ class LinearModel(Problem):
     def only(self, client: int) -> "LinearModel":
         """One client's rows; the test rows stay whole."""
         one = copy.copy(self)
-        one.__dict__.pop("_minimum", None)
+        for name in ("_minimum", "_fingerprint"):
+            one.__dict__.pop(name, None)
         one.rows = self.rows.only(client)
         one.clients, one.rows_per_client, one.row_counts = 1, one.rows.least, None
         return one
+
+    def content(self) -> Sequence[Any]:
+        """The rows of every client, the test rows and the regularisers."""
+        test = None if self.test is None else self.test.content()
+        return [self.rows.content(), test, self.outputs, self.nonconvex, self.l2]
 
     @abstractmethod
     def losses(self, z: Tensor, y: Tensor) -> Tensor:

@@ -2,7 +2,7 @@
 
 import copy
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -18,7 +18,7 @@ from gossamer.problems.datasets import Dataset, load
 from gossamer.problems.partition import Partition, split
 from gossamer.problems.replay import Buffers, Function, Replay, can_replay
 from gossamer.problems.rows import Rows
-from gossamer.problems.trial import Loss, own_generator, try_out
+from gossamer.problems.trial import Loss, module_content, own_generator, try_out
 
 Gradients = Literal["auto", "closed", "vmap", "loop"]
 Pixels = Literal["unit", "raw", "standard"]
@@ -102,9 +102,15 @@ class ModuleProblem(Problem):
     def only(self, client: int) -> "ModuleProblem":
         """One client's rows; the test rows stay whole."""
         one = copy.copy(self)
+        one.__dict__.pop("_fingerprint", None)
         one.rows = self.rows.only(client)
         one.clients, one.rows_per_client, one.row_counts = 1, one.rows.least, None
         return one
+
+    def content(self) -> Sequence[Any]:
+        """The rows, and the module with its loss."""
+        test = None if self.test is None else self.test.content()
+        return [self.rows.content(), test, *module_content(self._judged, self.loss, self.rows)]
 
     # Gradients
 
@@ -245,11 +251,7 @@ class ModuleProblem(Problem):
 
     def evaluate(self, models: Tensor) -> dict[str, Tensor]:
         """Loss and gradient norm over all rows, in evaluation mode, added up in float64."""
-        losses, norms = [], []
-        for model in models:
-            loss, gradient = self._value(model)
-            losses.append(loss)
-            norms.append(gradient.norm())
+        losses, norms = zip(*((loss, gradient.norm()) for loss, gradient in map(self._value, models)), strict=True)
         return {"loss": torch.stack(losses), "grad_norm": torch.stack(norms)}
 
     def _value(self, model: Tensor) -> tuple[Tensor, Tensor]:
@@ -380,14 +382,13 @@ def module_problem(
     shares = split(dataset.labels, clients, partition, seed, equal=equal)
     shift, scale = _normalisation(dataset, pixels)
     rows = Rows.share(dataset.features, dataset.labels, shares, kind, where, shift, scale)
-    held = [rows]
+    test_rows = None
     if dataset.test_features is not None and dataset.test_labels is not None:
         every = [np.arange(len(dataset.test_labels))]
-        held.append(Rows.share(dataset.test_features, dataset.test_labels, every, kind, where, shift, scale))
+        test_rows = Rows.share(dataset.test_features, dataset.test_labels, every, kind, where, shift, scale)
     known = {"data": dataset.name, "partition": partition if isinstance(partition, str) else str(partition)}
     known |= {"pixels": pixels} if dataset.peak != 1 else {}
-    about = known | (about or {})
-    return ModuleProblem(module, loss, rows, held[1] if len(held) > 1 else None, gradients, about)
+    return ModuleProblem(module, loss, rows, test_rows, gradients, known | (about or {}))
 
 
 def _normalisation(dataset: Dataset, pixels: Pixels) -> tuple[float, float]:

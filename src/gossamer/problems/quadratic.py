@@ -1,5 +1,6 @@
 """Quadratics whose clients disagree: the smallest problem on which methods can be told apart."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,10 @@ class Quadratic(Problem):
     def only(self, client: int) -> "Quadratic":
         """One client's centres and curvature."""
         return Quadratic(self.curvature[client : client + 1], self.centres[client : client + 1])
+
+    def content(self) -> Sequence[Any]:
+        """The curvatures and the centres."""
+        return [self.curvature, self.centres]
 
     def minimizer(self) -> Tensor:
         """The x where the gradient of f is zero."""

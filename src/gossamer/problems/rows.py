@@ -73,6 +73,10 @@ class Rows:
         parts = (self.features[mine].clone(), self.labels[mine].clone())
         return Rows(*parts, [self.counts[client]], self.dtype, self._shift, self._scale)
 
+    def content(self) -> list[Any]:
+        """What a fingerprint covers: all rows, and who holds which."""
+        return [self.features, self.labels, self.counts, str(self.dtype), self._shift, self._scale]
+
     def inputs(self, which: Tensor | slice | list[int]) -> Tensor:
         """The features of some rows, as numbers."""
         rows = self.features[which]

@@ -1,5 +1,6 @@
 """A nonconvex function that satisfies the Polyak-Lojasiewicz condition, with every constant known."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -38,6 +39,10 @@ class SinePL(Problem):
         # By NumPy: unlike torch, it rounds an element alike wherever it stands.
         sine = torch.sin(2 * x) if x.is_cuda else torch.from_numpy(np.sin((2 * x).numpy()))
         return 2 * x + 3 * sine + slope.reshape(x.shape)
+
+    def content(self) -> Sequence[Any]:
+        """The slopes."""
+        return [self.slopes]
 
     def evaluate(self, models: Tensor) -> dict[str, Tensor]:
         """In closed form, in float64; what the slopes add up to by rounding is counted in."""

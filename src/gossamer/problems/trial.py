@@ -3,6 +3,7 @@
 import copy
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -38,6 +39,17 @@ def try_out(module: nn.Module, loss: Loss, rows: Rows, test: Rows | None) -> tup
         except Exception:  # batch norm has nothing to average over in one row
             least = 2
     return is_random, least
+
+
+def module_content(module: nn.Module, loss: Loss, rows: Rows) -> list[Any]:
+    """What a fingerprint covers: the module as it prints, its parameters and buffers, its loss on the first rows.
+
+    The loss, to six digits, stands for the code of `forward` and of the loss, which a digest cannot see.
+    """
+    few = slice(0, min(4, rows.least))
+    with own_generator(rows.features.device), torch.no_grad():
+        value = float(loss(_outputs(module, rows.inputs(few)), rows.labels[few]))
+    return [repr(module), dict(module.named_parameters()), dict(module.named_buffers()), f"{value:.6g}"]
 
 
 def _generators(device: torch.device) -> list[Tensor]:

@@ -11,10 +11,10 @@ from gossamer.algorithms.base import Algorithm
 from gossamer.compression.base import Compressor
 from gossamer.errors import InputError
 from gossamer.problems.base import Problem
+from gossamer.runtime.arguments import check_method_fits, check_network
 from gossamer.runtime.measure import alpha_of, averages
 from gossamer.runtime.mixer import Mixer, network_of
 from gossamer.runtime.oracle import BatchOracle
-from gossamer.runtime.simulated import check_method_fits, check_network
 from gossamer.streams import Streams
 from gossamer.theory import practical_steps
 from gossamer.topology import MixingMatrix

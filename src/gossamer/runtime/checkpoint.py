@@ -1,7 +1,7 @@
 """Checkpoints: all that a run needs to go on, in files that are whole or not there, and safe to load.
 
 A file is in the safetensors format: tensors by name and, in its header, what it is a checkpoint of, as JSON, with a
-checksum of the tensors. Nothing in it is ever executed. It is written beside its place, forced to the disk and renamed.
+checksum of both. Nothing in it is ever executed. It is written beside its place, forced to the disk and renamed.
 """
 
 import contextlib
@@ -20,11 +20,11 @@ import torch
 from torch import Tensor
 
 from gossamer.algorithms.base import Arrived, State
-from gossamer.errors import DataError
+from gossamer.errors import DataError, InputError
 
 logger = logging.getLogger(__name__)
 
-_FORMAT = 1
+_FORMAT = 2
 
 
 @dataclass(frozen=True)
@@ -45,8 +45,8 @@ def write(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -
     from safetensors.numpy import save
 
     arrays = {name: tensor.detach().cpu().contiguous().numpy() for name, tensor in tensors.items()}
-    about = {"format": _FORMAT, "checksum": _checksum(arrays), **facts}
-    data = save(arrays, {"gossamer": json.dumps(about)})
+    about = json.dumps({"format": _FORMAT, **facts})
+    data = save(arrays, {"gossamer": about, "checksum": str(_checksum(about, arrays))})
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_name(f".{path.name}.tmp")
     with beside.open("wb") as file:
@@ -63,9 +63,10 @@ def read(path: Path) -> Checkpoint:
 
     try:
         with safe_open(path, framework="np") as file:
-            about = json.loads((file.metadata() or {})["gossamer"])
+            metadata = file.metadata() or {}
+        about = json.loads(metadata["gossamer"])
         arrays = load(path.read_bytes())
-        version, checksum = about["format"], about["checksum"]
+        version, checksum = about["format"], metadata.get("checksum")
     except OSError as error:
         raise DataError(f"'{path}' cannot be read: {error.strerror or error}.") from None
     except (KeyError, ValueError, TypeError, RecursionError):
@@ -74,15 +75,15 @@ def read(path: Path) -> Checkpoint:
         raise DataError(f"'{path}' is torn or damaged: {str(error).rstrip('.')}.") from None
     if version != _FORMAT:
         raise DataError(f"'{path}' is of format {version!r}, and {_FORMAT} is what this version reads.")
-    if checksum != _checksum(arrays):
-        raise DataError(f"'{path}' is damaged: its checksum does not fit its numbers.")
+    if checksum != str(_checksum(metadata["gossamer"], arrays)):
+        raise DataError(f"'{path}' is damaged: its checksum does not match its content.")
     return Checkpoint(about, {name: torch.from_numpy(array) for name, array in arrays.items()})
 
 
 class Checkpoints:
     """The checkpoints of one run, or of one rank of it: `STEM-round00000100.safetensors` in a folder.
 
-    `identity` says what run they are of; a checkpoint of another is refused.
+    `identity` says what run they are of; a checkpoint of another run is an error, and stays as it is.
     """
 
     def __init__(self, folder: Path, stem: str, identity: Mapping[str, Any], keep: int) -> None:
@@ -111,21 +112,32 @@ class Checkpoints:
         return sorted((int(match[1]) for match in found if match), reverse=True)
 
     def load(self, round: int) -> Checkpoint:
-        """One of them, or a DataError with the reason why it cannot be used."""
+        """One of them; a DataError with the reason if it is damaged, an InputError if it is of another run."""
         path = self.path(round)
         checkpoint = read(path)
-        theirs = checkpoint.facts.get("identity")
-        if theirs != self.identity or checkpoint.facts.get("round") != round:
-            raise DataError(f"'{path}' is of another run: {difference(theirs, self.identity)}.")
+        check_same_run(path, checkpoint.facts.get("identity"), self.identity)
+        if checkpoint.facts.get("round") != round:
+            raise DataError(f"'{path}' is of round {checkpoint.facts.get('round')!r}: it was renamed.")
         return checkpoint
 
     def usable(self) -> Iterator[Checkpoint]:
-        """Those that can be used, the latest first; each of the others is named, with its reason, and passed over."""
+        """Those that can be used, the latest first; a damaged one is named, with its reason, and passed over.
+
+        One of another run is an InputError: going on would mix two runs, and beginning anew would delete it.
+        """
         for round in self.rounds():
             try:
                 yield self.load(round)
             except DataError as error:
                 logger.warning("A checkpoint is passed over: %s", error)
+
+    def latest_identity(self) -> dict[str, Any]:
+        """Of which run the latest checkpoint that can be read says to be; empty if there is none."""
+        for round in self.rounds():
+            with contextlib.suppress(DataError):
+                identity = read(self.path(round)).facts.get("identity")
+                return identity if isinstance(identity, dict) else {}
+        return {}
 
     def clear(self) -> None:
         """Remove all of them: the run begins anew."""
@@ -180,20 +192,49 @@ def under(prefix: str, tensors: Mapping[str, Tensor], device: torch.device) -> d
     return {name.removeprefix(prefix): x.to(device) for name, x in tensors.items() if name.startswith(prefix)}
 
 
-def _checksum(arrays: Mapping[str, Any]) -> int:
-    checksum = 0
+def _checksum(about: str, arrays: Mapping[str, Any]) -> int:
+    checksum = zlib.crc32(about.encode())
     for name in sorted(arrays):
         checksum = zlib.crc32(arrays[name].reshape(-1).view("u1"), zlib.crc32(name.encode(), checksum))
     return checksum
 
 
+_CONTENT = {
+    "identity.problem": "the problem (its data, its split among clients, or its model)",
+    "identity.W": "the mixing matrix",
+    "x0": "the starting point `x0`",
+}
+"""What a digest in a run's identity stands for."""
+
+
 def difference(theirs: Any, ours: Mapping[str, Any]) -> str:
     """The first setting in which two runs differ."""
-    if isinstance(theirs, dict):
-        for name in {**ours, **theirs}:
-            if theirs.get(name) != ours.get(name):
-                return f"`{name}` is {theirs.get(name)!r} there and {ours.get(name)!r} here"
-    return "it says nothing of the kind"
+    if not isinstance(theirs, dict):
+        return "it does not say of which run it is"
+    one, other = _flat(theirs), _flat(ours)
+    for name in {**other, **one}:
+        if one.get(name) != other.get(name):
+            if name in _CONTENT and name in one:
+                return f"{_CONTENT[name]} is not the same ({one.get(name)} there, {other.get(name)} here)"
+            return f"`{name}` is {one.get(name)!r} there and {other.get(name)!r} here"
+    return "it is the same run"
+
+
+def check_same_run(path: Path, theirs: Any, ours: Mapping[str, Any]) -> None:
+    """Refuse to go on from a file of another run."""
+    if theirs != ours:
+        raise InputError(
+            f"'{path}' is of another run: {difference(theirs, ours)}; repeat the settings of that run, or choose "
+            "another folder. Nothing was changed."
+        )
+
+
+def _flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested settings under dotted names, what a digest stands for last: a named setting says more."""
+    flat: dict[str, Any] = {}
+    for name, value in settings.items():
+        flat |= _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value}
+    return dict(sorted(flat.items(), key=lambda item: item[0] in _CONTENT))
 
 
 def common(offers: Sequence[Sequence[int]]) -> int | None:

@@ -36,7 +36,7 @@ class Client:
         x: Tensor,
         *,
         seed: int = 0,
-        codec: Codec = "fixed",
+        codec: Codec = "auto",
         run: int = 0,
         channel: int = 0,
         transport: Transport = "gloo",

@@ -5,7 +5,7 @@ import json
 import os
 import socket
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
 from typing import Any
 
@@ -65,6 +65,18 @@ class Ranks:
             dist.all_gather(every, padded, group=self._group)
         texts = [one[: int(n)].numpy().tobytes() for one, n in zip(every, lengths, strict=True)]
         return [json.loads(text) for text in texts]
+
+    def share_or_refuse(self, find: Callable[[], Any]) -> list[Any]:
+        """What `find` returns on every rank, by rank; an InputError on any rank is raised on all of them."""
+        try:
+            fact, refusal = find(), None
+        except InputError as error:
+            fact, refusal = None, str(error)
+        every = self.share([fact, refusal])
+        for _, sentence in every:
+            if sentence is not None:
+                raise InputError(sentence)
+        return [fact for fact, _ in every]
 
     def agree(
         self, facts: dict[str, Any], remedy: str = "start every rank with the same settings", show: bool = True

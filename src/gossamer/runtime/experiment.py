@@ -10,12 +10,13 @@ from gossamer import registry
 from gossamer.algorithms.base import Algorithm
 from gossamer.errors import InputError
 from gossamer.problems.base import Problem
+from gossamer.runtime.arguments import check_batch_size, check_method_fits
 from gossamer.runtime.auto import settings_for
 from gossamer.runtime.proof import certified_steps, check_has_omegas, share_of
 from gossamer.runtime.record import record_name
 from gossamer.runtime.recorder import Progress
 from gossamer.runtime.runs import Runs, models_path
-from gossamer.runtime.simulated import check_batch_size, check_method_fits, simulate
+from gossamer.runtime.simulated import simulate
 from gossamer.runtime.start import starting_models
 from gossamer.spec import Spec
 from gossamer.streams import Streams
@@ -69,7 +70,7 @@ class Experiment:
                 seed=self.spec.seeds,
                 eval_every=self.eval_every,
                 x0=self.spec.x0,
-                codec=self.spec.codec,
+                codec=self.spec.codec or "fixed",
                 omegas=self.spec.omegas,
                 record_dir=record_dir,
                 checkpoint_every=checkpoint_every,

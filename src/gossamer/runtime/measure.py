@@ -9,12 +9,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from gossamer._version import __version__
 from gossamer.algorithms.base import Algorithm
 from gossamer.compression.base import Compressor
+from gossamer.fingerprint import digest
 from gossamer.problems.base import Problem
 from gossamer.topology import MixingMatrix
 
@@ -83,7 +85,7 @@ def _pictures(problem: Problem, mixing: MixingMatrix) -> dict[str, Any]:
 def settings(
     method: Algorithm, problem: Problem, mixing: MixingMatrix, about: dict[str, Any], seed: int
 ) -> dict[str, Any]:
-    """What two runs must have in common to be the same run."""
+    """What two runs must have in common to be the same run: all that determines its models, bits and measurements."""
     said = {
         "gossamer": __version__,
         **about,
@@ -96,6 +98,13 @@ def settings(
             "edges": mixing.graph.number_of_edges(),
             "rho": mixing.rho,
             "C": mixing.C,
+        },
+        "identity": {
+            "problem": problem.fingerprint(),
+            "W": digest(mixing.sparse.indptr, mixing.sparse.indices, mixing.sparse.data),
+            "device": problem.device.type,
+            "torch": torch.__version__,
+            "numpy": np.__version__,
         },
     }
     return dict(json.loads(json.dumps(said)))

@@ -2,7 +2,7 @@
 
 import atexit
 import contextlib
-import hashlib
+import functools
 import logging
 import math
 import os
@@ -22,6 +22,8 @@ from gossamer.algorithms.dsgd import DSGD
 from gossamer.algorithms.schedules import Schedule
 from gossamer.compression.base import CODECS, Codec
 from gossamer.errors import GossamerError, InputError, check_choice, check_integer, check_nonnegative, check_positive
+from gossamer.fingerprint import digest
+from gossamer.runtime.averaging import Average, modules_of
 from gossamer.runtime.checkpoint import Checkpoint, Checkpoints, common, difference, needed
 from gossamer.runtime.client import Client, Transport
 from gossamer.runtime.distributed import Ranks
@@ -49,7 +51,7 @@ class DecentralizedOptimizer(torch.optim.Optimizer):
         mixing: The mixing matrix, of as many clients as there are processes; rank i is client i.
         weight_decay: Adds `weight_decay` times the parameters to their gradients, as in `torch.optim.SGD`.
         seed: Of the compressor's randomness; the same on all ranks.
-        codec: How packets are written: `"fixed"` width, `"entropy"`-coded, or `"auto"`, the shorter of the two.
+        codec: How packets are written: `"auto"`, the shorter of `"fixed"` width and `"entropy"`-coded.
         initial: `"check"` that all ranks begin with the same parameters, or `"broadcast"` those of rank 0.
         timeout: Seconds after which a silent neighbour is an error.
         transport: `"gloo"`, over TCP from the host's memory, where packets are made, wherever the model lives; or
@@ -64,7 +66,7 @@ class DecentralizedOptimizer(torch.optim.Optimizer):
         *,
         weight_decay: float = 0.0,
         seed: int = 0,
-        codec: Codec = "fixed",
+        codec: Codec = "auto",
         initial: Literal["check", "broadcast"] = "check",
         timeout: float = 60.0,
         transport: Transport = "gloo",
@@ -104,7 +106,7 @@ class DecentralizedOptimizer(torch.optim.Optimizer):
             x = self._ranks.broadcast(x)
         else:
             self._ranks.agree(
-                {"the initial model": _digest(x.detach().cpu().numpy().tobytes())},
+                {"the initial model": digest(x)},
                 "call torch.manual_seed with the same seed before you make the model, or pass initial='broadcast'",
                 show=False,
             )
@@ -141,13 +143,13 @@ class DecentralizedOptimizer(torch.optim.Optimizer):
 
     def _facts(self, x: Tensor, seed: int, codec: str) -> dict[str, Any]:
         """What all ranks must have in common."""
-        shapes = [tuple(p.shape) for p in self._parameters]
+        shapes = [list(p.shape) for p in self._parameters]
         return {
             "Gossamer's version": __version__,
             **{f"the method's {name}": value for name, value in describe_method(self._method).items()},
-            "the mixing matrix": _digest(self._mixing.matrix.tobytes()),
+            "the mixing matrix": digest(self._mixing.matrix),
             "the number of parameters": x.shape[1],
-            "the list of the parameters' shapes": _digest(str(shapes).encode()),
+            "the list of the parameters' shapes": digest(shapes),
             "the type of the parameters": str(x.dtype)[6:],
             "`seed`": check_integer("seed", seed, 0, 2**64 - 1),
             "`codec`": codec,
@@ -246,36 +248,35 @@ class DecentralizedOptimizer(torch.optim.Optimizer):
             raise InputError("Parameters cannot be added to a DecentralizedOptimizer; name them all when you make it.")
         super().add_param_group(param_group)
 
-    # Measuring
-
     @contextlib.contextmanager
     def average_model(
         self, model: nn.Module | None = None, *, how: Literal["exact", "gossip"] = "exact", rounds: int | None = None
     ) -> Iterator[None]:
-        """Inside it, the parameters are the average of all clients' (and so are the model's buffers, if it is given).
+        """Inside it, the parameters are the average of all clients', and so are the buffers of the model.
 
-        All ranks enter it after the same step. `"exact"` averages by a collective over all processes; `"gossip"` talks
-        to neighbours only, in full precision, for so many `rounds`: by default as many as bring the models a thousand
-        times closer together.
+        The model is the module that holds the parameters; it is found unless it is given. All ranks enter it after the
+        same step. `"exact"` averages by a collective over all processes; `"gossip"` talks to neighbours only, in full
+        precision, for so many `rounds`: by default as many as bring the models a thousand times closer together.
         """
         check_choice("how", how, ("exact", "gossip"))
-        own = self.client.state.x
-        floats = [] if model is None else [b for b in model.buffers() if b.is_floating_point()]
-        kept = [b.detach().clone() for b in floats]
-        together = torch.cat([own[0], *(b.reshape(-1).to(own) for b in kept)])[None]
-        average = self._ranks.mean(together) if how == "exact" else self._gossip(together, rounds)
-        with torch.no_grad():
-            self._place(average[:, : own.shape[1]].clone())
-            pieces = torch.split(average[0, own.shape[1] :], [b.numel() for b in floats])
-            for b, piece in zip(floats, pieces, strict=True):
-                b.copy_(piece.view(b.shape))
+        own, modules = self.client.state.x, modules_of(self._parameters) if model is None else [model]
+        mean = self._ranks.mean if how == "exact" else functools.partial(self._gossip, rounds=rounds)
+        average = Average(self._ranks, own, modules, mean)
+        self._place(average.model[None].clone())
+        average.exchange_buffers()
         try:
             yield
         finally:
-            with torch.no_grad():
-                self._place(own)
-                for b, value in zip(floats, kept, strict=True):
-                    b.copy_(value)
+            self._place(own)
+            average.exchange_buffers()
+
+    def average_state_dict(self, model: nn.Module, **how: Any) -> dict[str, Tensor]:
+        """A state dict of the model with the average of all clients' parameters and buffers, the same on every rank.
+
+        All ranks call it after the same step; `how` and `rounds` are those of `average_model`.
+        """
+        with self.average_model(model, **how):
+            return {name: value.detach().clone() for name, value in model.state_dict().items()}
 
     def _gossip(self, x: Tensor, rounds: int | None) -> Tensor:
         """W x, so many times over: DSGD where every gradient is zero."""
@@ -290,8 +291,6 @@ class DecentralizedOptimizer(torch.optim.Optimizer):
         client.close()
         mixed: Tensor = client.state.x
         return mixed
-
-    # Saving
 
     def state_dict(self) -> dict[str, Any]:
         """As of any optimiser, with the method's state; the exchange under way is waited for."""
@@ -327,8 +326,13 @@ class DecentralizedOptimizer(torch.optim.Optimizer):
 
         Called by all ranks, before the first step.
         """
-        found = {checkpoint.round: checkpoint for checkpoint in self._checkpoints(folder, 1).usable()}
-        start = common(self._ranks.share(sorted(found)))
+        found: dict[int, Checkpoint] = {}
+
+        def usable() -> list[int]:
+            found.update({checkpoint.round: checkpoint for checkpoint in self._checkpoints(folder, 1).usable()})
+            return sorted(found)
+
+        start = common(self._ranks.share_or_refuse(usable))
         if start is None:
             return 0
         self.client.restore(found[start])
@@ -346,8 +350,6 @@ class DecentralizedOptimizer(torch.optim.Optimizer):
     def _checkpoints(self, folder: str | os.PathLike[str], every: int) -> Checkpoints:
         keep = needed(self.client.reach, check_integer("every", every, 1))
         return Checkpoints(Path(folder), f"client{self._ranks.rank}", self._identity, keep)
-
-    # Ending
 
     def ask_to_stop(self) -> None:
         """Have all ranks stop after the same step, by a word in the packets: for a handler of SIGTERM, say."""
@@ -373,10 +375,6 @@ class DecentralizedOptimizer(torch.optim.Optimizer):
         self.client.links.fail(said.split("\n")[0])
         self.client.abort()
         atexit.unregister(self._at_exit)
-
-
-def _digest(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()[:16]
 
 
 def _at_exit(optimizer: "weakref.ref[DecentralizedOptimizer]") -> Callable[[], None]:

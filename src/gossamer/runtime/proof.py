@@ -180,7 +180,10 @@ def check_records(records: Sequence[Record]) -> Checked:
 
 def _settings(record: Record) -> dict[str, Any]:
     """All that a run says of itself but its seed, when and where it ran."""
-    passing = ("seed", "started", "command", "device", "torch", "python", "gossamer", "rounds", "network", "shares")
+    passing = (
+        *("seed", "started", "command", "device", "torch", "python", "gossamer"),
+        *("rounds", "network", "shares", "identity"),
+    )
     said = {name: value for name, value in record.header.items() if name not in passing}
     if isinstance(said.get("proof"), dict):  # what was worked out ends in other digits on another machine
         said["proof"] = {name: _rounded(value) for name, value in said["proof"].items() if name != "weights"}

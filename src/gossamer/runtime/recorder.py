@@ -57,12 +57,38 @@ def record_folder(folder: str | Path, labels: Iterable[str], seeds: Sequence[int
     return path
 
 
+def record_seeds(
+    start: Callable[[Sequence[int]], "Simulation"],
+    seeds: Sequence[int],
+    about: dict[str, Any],
+    saving: Saving,
+    progress: Progress | None = None,
+) -> Runs:
+    """The runs of one method, in the order of their seeds.
+
+    On `resume`, runs that are over are read, seeds that share a checkpoint go on together, and the others begin.
+    """
+    recorder = Recorder(start(seeds), about, saving)
+    if saving.folder is None or not saving.resume:
+        return recorder.run(progress)
+    over = recorder.finished()
+    left = [seed for seed in seeds if seed not in over]
+    together = recorder.seeds_of_checkpoint()
+    if not (together and set(together) < set(left)):
+        together = left
+    for group in (together, [seed for seed in left if seed not in together]):
+        if group:
+            recorder = recorder if group == list(seeds) else Recorder(start(group), about, saving)
+            over |= {run.seed: run for run in recorder.run(progress)}
+    return Runs(over[seed] for seed in seeds)
+
+
 class Recorder:
     """Drives a simulation and keeps its records: evaluates many snapshots together, and writes what it measures."""
 
     def __init__(self, simulation: "Simulation", about: dict[str, Any], saving: Saving) -> None:
         sim = self.simulation = simulation
-        self.label = str(about["label"])
+        self.label, self.rounds, self.eval_every = str(about["label"]), int(about["rounds"]), int(about["eval_every"])
         self.saving, self.folder = saving, saving.folder
         self._proof: Proof | None = None
         more: dict[str, Any] = {}
@@ -84,10 +110,8 @@ class Recorder:
         self._flushed = self._saved = time.monotonic()
         self._seconds = 0.0  # spent in rounds, evaluation left out
 
-    def run(self, rounds: int, eval_every: int, progress: Progress | None) -> Runs:
+    def run(self, progress: Progress | None) -> Runs:
         """Run to the end, or until every seed has diverged."""
-        if (over := self._finished()) is not None:
-            return over
         if self.checkpoints is not None:
             if not (self.saving.resume and self._resume(self.checkpoints)):
                 self.checkpoints.clear()
@@ -96,7 +120,7 @@ class Recorder:
         is_over = False
         try:
             with torch.no_grad():
-                self._loop(rounds, eval_every, progress)
+                self._loop(progress)
             is_over = True
         finally:
             # An interrupt, too, leaves what was measured on the disk; a record without an end is one that was cut off.
@@ -122,15 +146,21 @@ class Recorder:
         assert self.folder is not None
         return self.folder / record_name(self.label, seed)
 
-    def _finished(self) -> Runs | None:
-        """What the folder holds of a run that is over, when resuming."""
-        if self.folder is None or not self.saving.resume:
-            return None
-        sim = self.simulation
-        found = [
-            finished_run(self.folder, self.label, seed, sim.method, known) for seed, known in self._settings.items()
-        ]
-        return Runs(run for run in found if run is not None) if all(found) else None
+    def finished(self) -> dict[int, Run]:
+        """The runs of the folder that are over, by seed; a record of another run is an InputError."""
+        assert self.folder is not None
+        method = self.simulation.method
+        found = {
+            seed: finished_run(self.folder, self.label, seed, method, known) for seed, known in self._settings.items()
+        }
+        return {seed: run for seed, run in found.items() if run is not None}
+
+    def seeds_of_checkpoint(self) -> list[int]:
+        """The seeds that the latest checkpoint of this method holds, whatever run it is of."""
+        assert self.checkpoints is not None
+        identity = self.checkpoints.latest_identity()
+        seeds = identity.get("seeds")
+        return seeds if isinstance(seeds, list) and all(isinstance(seed, int) for seed in seeds) else []
 
     def _resume(self, checkpoints: Checkpoints) -> bool:
         """Go back to the last checkpoint that can be used, if there is one."""
@@ -175,8 +205,9 @@ class Recorder:
         self.checkpoints.save(self.simulation.t, tensors, facts | {"seconds": self._seconds})
         self._saved = time.monotonic()
 
-    def _loop(self, rounds: int, eval_every: int, progress: Progress | None) -> None:
+    def _loop(self, progress: Progress | None) -> None:
         sim, every, should_stop = self.simulation, self.saving.every, self.saving.should_stop
+        rounds, eval_every = self.rounds, self.eval_every
         told = 0.0
         if sim.t == 0:
             self._snapshot()

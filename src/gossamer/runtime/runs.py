@@ -92,13 +92,14 @@ def write_models(folder: Path, run: Run) -> None:
 
 
 def finished_run(folder: Path, label: str, seed: int, method: Algorithm, header: dict[str, Any]) -> Run | None:
-    """The run that a folder holds, if it is over and was one with these settings."""
+    """The run that a folder holds, if it is over; a record with other settings is an InputError."""
+    path = folder / record_name(label, seed)
     try:
-        record = read_record(folder / record_name(label, seed))
-        kept = checkpoint.read(models_path(folder, label, seed))
-        same = all(record.header.get(name) == value for name, value in header.items())
-        if record.end is None or not same:
+        record = read_record(path)
+        checkpoint.check_same_run(path, {name: record.header.get(name) for name in header}, header)
+        if record.end is None:
             return None
+        kept = checkpoint.read(models_path(folder, label, seed))
         return Run(label, method, seed, record, int(kept.facts["d"]), kept.tensors["models"])
     except (DataError, KeyError):
         return None

@@ -10,19 +10,26 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from gossamer.algorithms.base import EACH_ROW, Algorithm, Arrived, Round, State, map_state
+from gossamer.algorithms.base import Algorithm, Arrived, Round, State, map_state
 from gossamer.compression import packet
 from gossamer.compression.base import CODECS, Codec, Message, checking_later
 from gossamer.compression.partial import Partial
 from gossamer.errors import InputError, NonFiniteError, check_bool, check_choice, check_integer
 from gossamer.problems.base import Problem
+from gossamer.runtime.arguments import (
+    check_batch_size,
+    check_method_fits,
+    check_network,
+    labelled,
+    several_seeds,
+)
 from gossamer.runtime.checkpoint import Checkpoint, pack, under, unpack
 from gossamer.runtime.mixer import Mixer, network_of
 from gossamer.runtime.oracle import BatchOracle
 from gossamer.runtime.proof import check_has_omegas
-from gossamer.runtime.recorder import Progress, Recorder, Saving, record_folder
+from gossamer.runtime.recorder import Progress, Saving, record_folder, record_seeds
 from gossamer.runtime.runs import Run, Runs
-from gossamer.runtime.start import X0, starting_models
+from gossamer.runtime.start import X0, describe_start, starting_models
 from gossamer.streams import Streams
 from gossamer.topology import MixingMatrix
 
@@ -104,7 +111,8 @@ def simulate(
             its final models when it is over.
         checkpoint_every: Rounds between checkpoints; by default one is written every minute.
         resume: Go on from the last checkpoint in `record_dir`; the result is bit for bit that of a run that was never
-            interrupted. Runs that are over are read, and what was not begun begins.
+            interrupted. Runs that are over are read, and what was not begun begins. A record or checkpoint of another
+            run (other settings, data, graph, starting point, versions) is an error, and nothing is changed.
         should_stop: Asked after every round; when it says True, a checkpoint is written and `StoppedError` raised.
         progress: Called with the label and the number of rounds done, about ten times a second.
 
@@ -116,8 +124,8 @@ def simulate(
     rounds = check_integer("rounds", rounds, 1)
     batch_size = None if batch_size is None else check_batch_size(batch_size, problem)
     eval_every = check_integer("eval_every", max(1, rounds // 100) if eval_every is None else eval_every, 1)
-    seeds = _several(seed)
-    methods = _labelled(method)
+    seeds = several_seeds(seed)
+    methods = labelled(method)
     check_choice("codec", codec, CODECS)
     for one in methods.values():
         check_method_fits(one, problem, mixing)
@@ -131,83 +139,16 @@ def simulate(
     folder = None if record_dir is None else record_folder(record_dir, methods, seeds, fresh=not resume)
     saving = Saving(folder, every, resume, should_stop)
 
+    about: dict[str, Any] = {"rounds": rounds, "batch_size": batch_size, "eval_every": eval_every, "codec": codec}
+    about |= {"x0": describe_start(x0, problem)} | ({"omegas": True} if omegas else {})
     runs = Runs()
     for label, one in methods.items():
-        simulation = Simulation(one, problem, mixing, seeds, batch_size, x0, codec)
-        about = {"label": label, "rounds": rounds, "batch_size": batch_size, "eval_every": eval_every, "codec": codec}
-        about |= {"omegas": True} if omegas else {}
-        runs += Recorder(simulation, about, saving).run(rounds, eval_every, progress)
+
+        def start(some: Sequence[int], one: Algorithm = one) -> Simulation:
+            return Simulation(one, problem, mixing, some, batch_size, x0, codec)
+
+        runs += record_seeds(start, seeds, {"label": label, **about}, saving, progress)
     return runs[0] if isinstance(method, Algorithm) and isinstance(seed, Integral) else runs
-
-
-def check_network(problem: Problem, mixing: MixingMatrix) -> None:
-    """Refuse anything but a problem and a network of as many clients."""
-    if not isinstance(problem, Problem):
-        raise InputError(f"`problem` must be a Problem such as gossamer.quadratic(), got {type(problem).__name__}.")
-    if not isinstance(mixing, MixingMatrix):
-        raise InputError(f"`mixing` must be made by gossamer.mixing_matrix(graph), got {type(mixing).__name__}.")
-    if problem.clients != mixing.clients:
-        raise InputError(f"The problem has {problem.clients} clients, but the mixing matrix {mixing.clients}.")
-
-
-def check_method_fits(method: Algorithm, problem: Problem, mixing: MixingMatrix) -> None:
-    """Refuse a method that cannot use the mixing matrix, or whose compressor is no contraction at this size."""
-    method.check_mixing(mixing.lambda_min)
-    method.check_dimension(problem.d)
-    if method.needs == EACH_ROW and (problem.has_buffers or problem.is_random or problem.least_batch > 1):
-        raise InputError(
-            f"{method.title} needs {method.needs}, which is not to be had with batch norm or dropout; "
-            "take another method."
-        )
-
-
-def check_batch_size(batch_size: object, problem: Problem) -> int:
-    """A batch size that every client's data can fill."""
-    checked = check_integer("batch_size", batch_size, 1)
-    if checked < problem.least_batch:
-        raise InputError(
-            f"`batch_size` must be at least {problem.least_batch}, since the module cannot train on one row, "
-            f"got {checked}."
-        )
-    if checked > problem.rows_per_client:
-        whose = "a client" if problem.row_counts is None else f"client {int(problem.row_counts.argmin())}"
-        raise InputError(
-            f"`batch_size` must be at most {problem.rows_per_client}, the rows of {whose}, got {checked}; "
-            "leave it out for full gradients."
-        )
-    return checked
-
-
-def _several(seed: int | Sequence[int]) -> tuple[int, ...]:
-    """The seeds, one or several."""
-    try:
-        seeds = (seed,) if isinstance(seed, Integral) else tuple(seed)  # type: ignore[arg-type]
-    except TypeError:
-        seeds = ()
-    if not seeds or len(set(seeds)) < len(seeds):
-        raise InputError(f"`seed` must be one seed or several different ones, got {seed!r}.")
-    return tuple(check_integer("seed", one, 0, 2**64 - 1) for one in seeds)
-
-
-def _labelled(method: Algorithm | Sequence[Algorithm] | Mapping[str, Algorithm]) -> dict[str, Algorithm]:
-    if isinstance(method, Algorithm):
-        return {method.title: method}
-    if isinstance(method, Mapping):
-        labelled = dict(method)
-    elif not isinstance(method, Sequence) or isinstance(method, str):
-        labelled = {"": method}  # refused below
-    else:
-        titles = [getattr(one, "title", str(one)) for one in method]
-        # Equal titles are told apart by their settings.
-        labelled = {
-            title if titles.count(title) == 1 else str(one): one for title, one in zip(titles, method, strict=True)
-        }
-    for one in labelled.values():
-        if not isinstance(one, Algorithm):
-            raise InputError(f"A method is an instance such as gossamer.DSGD(lr=0.1), got {one!r}.")
-    if not labelled or (isinstance(method, Sequence) and len(labelled) < len(method)):
-        raise InputError("`method` must hold at least one method, and no two with the same settings.")
-    return labelled
 
 
 class Simulation:

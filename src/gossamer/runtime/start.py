@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from gossamer.errors import InputError
+from gossamer.fingerprint import digest
 from gossamer.problems.base import Problem
 from gossamer.streams import Streams
 
@@ -38,6 +39,15 @@ def starting_models(x0: X0, problem: Problem, streams: Streams) -> Tensor:
     if points.shape not in ((d,), (n, d)):
         raise InputError(f"`x0` must be of shape ({d},) or ({n}, {d}), got {tuple(points.shape)}.")
     return _finite(points.expand(seeds, n, d).reshape(seeds * n, d).clone(), "`x0`")
+
+
+def describe_start(x0: X0, problem: Problem) -> str:
+    """Where the clients start, as a word for a record: a rule, or a digest of the points."""
+    if x0 is None:
+        return "the problem's own"
+    if isinstance(x0, str):
+        return x0
+    return f"points {digest(starting_models(x0, problem, Streams([0], range(problem.clients), problem.device)))}"
 
 
 def _finite(points: Tensor, what: str) -> Tensor:

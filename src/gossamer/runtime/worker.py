@@ -27,7 +27,7 @@ from gossamer.runtime.mixer import network_of
 from gossamer.runtime.oracle import BatchOracle
 from gossamer.runtime.record import record_name
 from gossamer.runtime.runs import finished_run
-from gossamer.runtime.start import starting_models
+from gossamer.runtime.start import describe_start, starting_models
 from gossamer.runtime.watch import Watch
 from gossamer.streams import Streams
 
@@ -110,7 +110,8 @@ class _Worker:
             "rounds": rounds,
             "batch_size": self.spec.batch_size,
             "eval_every": self.eval_every,
-            "codec": self.spec.codec,
+            "codec": self.spec.codec or "auto",
+            "x0": describe_start(self.spec.x0, experiment.problem),
         }
         said = settings(method, experiment.problem, network_of(method, self.mixing), about, seed)
         return Task(number, label, method, rounds, seed, about, said)
@@ -130,12 +131,17 @@ class _Worker:
 
     def _finished(self) -> set[int]:
         """The tasks whose records are whole, as the reporter sees it."""
-        over = []
-        if self.resume and self.ranks.rank == self.reporter:
-            for task in self.tasks:
-                found = finished_run(self.how.folder, task.label, task.seed, task.method, task.settings)
-                over += [task.number] if found is not None else []
-        return set(self.ranks.share(over)[self.reporter])
+
+        def over() -> list[int]:
+            if not self.resume or self.ranks.rank != self.reporter:
+                return []
+            found = {
+                task.number: finished_run(self.how.folder, task.label, task.seed, task.method, task.settings)
+                for task in self.tasks
+            }
+            return [number for number, run in found.items() if run is not None]
+
+        return set(self.ranks.share_or_refuse(over)[self.reporter])
 
 
 class _Runner:
@@ -159,7 +165,7 @@ class _Runner:
             self.ranks,
             x,
             seed=task.seed,
-            codec=spec.codec,
+            codec=spec.codec or "auto",
             run=run,
             channel=task.number,
             transport=self.how.transport,
@@ -202,11 +208,14 @@ class _Runner:
     def _begin(self) -> None:
         """Go back to the last checkpoint that all ranks have, or begin at the beginning."""
         found: dict[int, Checkpoint] = {}
-        if self.worker.resume:
-            found = {checkpoint.round: checkpoint for checkpoint in self.checkpoints.usable()}
+
+        def usable() -> list[int]:
+            if self.worker.resume:
+                found.update({checkpoint.round: checkpoint for checkpoint in self.checkpoints.usable()})
             journaled = set(self.journal.rounds())
-            found = {round: one for round, one in found.items() if self._expected(round) <= journaled}
-        start = common(self.ranks.share(sorted(found)))
+            return sorted(round for round in found if self._expected(round) <= journaled)
+
+        start = common(self.ranks.share_or_refuse(usable))
         if start is None:
             self.checkpoints.clear()
             self.journal.remove()

@@ -1,0 +1,79 @@
+"""What a run is called with: checked, and in one form."""
+
+from collections.abc import Mapping, Sequence
+from numbers import Integral
+
+from gossamer.algorithms.base import EACH_ROW, Algorithm
+from gossamer.errors import InputError, check_integer
+from gossamer.problems.base import Problem
+from gossamer.topology import MixingMatrix
+
+
+def check_network(problem: Problem, mixing: MixingMatrix) -> None:
+    """Refuse anything but a problem and a network of as many clients."""
+    if not isinstance(problem, Problem):
+        raise InputError(f"`problem` must be a Problem such as gossamer.quadratic(), got {type(problem).__name__}.")
+    if not isinstance(mixing, MixingMatrix):
+        raise InputError(f"`mixing` must be made by gossamer.mixing_matrix(graph), got {type(mixing).__name__}.")
+    if problem.clients != mixing.clients:
+        raise InputError(f"The problem has {problem.clients} clients, but the mixing matrix {mixing.clients}.")
+
+
+def check_method_fits(method: Algorithm, problem: Problem, mixing: MixingMatrix) -> None:
+    """Refuse a method that cannot use the mixing matrix, or whose compressor is no contraction at this size."""
+    method.check_mixing(mixing.lambda_min)
+    method.check_dimension(problem.d)
+    if method.needs == EACH_ROW and (problem.has_buffers or problem.is_random or problem.least_batch > 1):
+        raise InputError(
+            f"{method.title} needs {method.needs}, which is not to be had with batch norm or dropout; "
+            "take another method."
+        )
+
+
+def check_batch_size(batch_size: object, problem: Problem) -> int:
+    """A batch size that every client's data can fill."""
+    checked = check_integer("batch_size", batch_size, 1)
+    if checked < problem.least_batch:
+        raise InputError(
+            f"`batch_size` must be at least {problem.least_batch}, since the module cannot train on one row, "
+            f"got {checked}."
+        )
+    if checked > problem.rows_per_client:
+        whose = "a client" if problem.row_counts is None else f"client {int(problem.row_counts.argmin())}"
+        raise InputError(
+            f"`batch_size` must be at most {problem.rows_per_client}, the rows of {whose}, got {checked}; "
+            "leave it out for full gradients."
+        )
+    return checked
+
+
+def several_seeds(seed: int | Sequence[int]) -> tuple[int, ...]:
+    """The seeds, one or several."""
+    try:
+        seeds = (seed,) if isinstance(seed, Integral) else tuple(seed)  # type: ignore[arg-type]
+    except TypeError:
+        seeds = ()
+    if not seeds or len(set(seeds)) < len(seeds):
+        raise InputError(f"`seed` must be one seed or several different ones, got {seed!r}.")
+    return tuple(check_integer("seed", one, 0, 2**64 - 1) for one in seeds)
+
+
+def labelled(method: Algorithm | Sequence[Algorithm] | Mapping[str, Algorithm]) -> dict[str, Algorithm]:
+    """The methods by label; equal titles are told apart by their settings."""
+    if isinstance(method, Algorithm):
+        return {method.title: method}
+    if isinstance(method, Mapping):
+        labelled = dict(method)
+    elif not isinstance(method, Sequence) or isinstance(method, str):
+        labelled = {"": method}  # refused below
+    else:
+        titles = [getattr(one, "title", str(one)) for one in method]
+        labelled = {
+            title if titles.count(title) == 1 else str(one): one for title, one in zip(titles, method, strict=True)
+        }
+    for one in labelled.values():
+        if not isinstance(one, Algorithm):
+            raise InputError(f"A method is an instance such as gossamer.DSGD(lr=0.1), got {one!r}.")
+    if not labelled or (isinstance(method, Sequence) and len(labelled) < len(method)):
+        raise InputError("`method` must hold at least one method, and no two with the same settings.")
+    return labelled
