@@ -42,6 +42,10 @@ class StoppedError(RunError):
     """A run that was asked to stop, and can go on."""
 
 
+class ConvergenceWarning(UserWarning):
+    """Steps that are likely too large, or a run whose loss grows."""
+
+
 def _number(value: object) -> float | None:
     """A finite real number as a float, NumPy's included; None for anything else (a bool is not a number here)."""
     if not isinstance(value, Real) or isinstance(value, bool):

@@ -11,7 +11,7 @@ from gossamer.errors import InputError, check_choice, check_integer
 from gossamer.fingerprint import digest
 from gossamer.problems.rows import Rows
 
-_TOGETHER = 64
+TOGETHER = 64  # models whose products with the data are one
 
 
 class Problem(ABC):
@@ -36,6 +36,8 @@ class Problem(ABC):
     measures_clients: bool = True
     """Whether f may be measured at every client's own model, where there are no test rows: too dear for a network."""
     _fingerprint: str
+    models_at_once: int = 1
+    """Models that `evaluate` takes in one product."""
     has_buffers: bool = False
     """Whether a client keeps more than its model (batch norm): `gradient` then takes `buffers`, and changes them."""
 
@@ -197,8 +199,8 @@ def in_groups(models: Tensor) -> Iterator[Tensor]:
     Products with 64 models cost a fraction of 64 products with one; and with products of one size alone, what is
     measured of a model does not depend on the models that happen to be measured beside it.
     """
-    short = -len(models) % _TOGETHER
-    yield from torch.split(torch.cat([models, models.new_zeros(short, models.shape[1])]), _TOGETHER)
+    short = -len(models) % TOGETHER
+    yield from torch.split(torch.cat([models, models.new_zeros(short, models.shape[1])]), TOGETHER)
 
 
 def as_device(device: str | torch.device) -> torch.device:

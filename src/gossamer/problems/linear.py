@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from gossamer.errors import InputError
-from gossamer.problems.base import Problem, in_groups
+from gossamer.problems.base import TOGETHER, Problem, in_groups
 from gossamer.problems.datasets import Dataset
 from gossamer.problems.products import combination, outputs
 from gossamer.problems.rows import Rows
@@ -31,6 +31,7 @@ class LinearModel(Problem):
     """The largest ||derivative of the loss by its outputs||^2, where there is one."""
 
     rows: Rows
+    models_at_once = TOGETHER
 
     def __init__(
         self, rows: Rows, outputs: int, test: Rows | None, nonconvex: float, l2: float, about: dict[str, Any]

@@ -18,6 +18,7 @@ from gossamer.algorithms.base import Algorithm
 from gossamer.compression.base import Compressor
 from gossamer.fingerprint import digest
 from gossamer.problems.base import Problem
+from gossamer.runtime.threads import is_small_evaluation, threads
 from gossamer.topology import MixingMatrix
 
 _MOST_CLIENTS, _MOST_EDGES, _MOST_LABELS = 500, 2000, 60  # that a record keeps for a picture
@@ -26,6 +27,11 @@ _CLIENTS_TOGETHER = 1024  # models of clients measured at once, where each is a 
 
 def measure(problem: Problem, models: Tensor) -> dict[str, list[float]]:
     """By column, one number for each of the (k, clients, d or more) snapshots."""
+    with threads(1 if is_small_evaluation(problem) else None):
+        return _measure(problem, models)
+
+
+def _measure(problem: Problem, models: Tensor) -> dict[str, list[float]]:
     average = models.mean(dim=1, dtype=torch.float64)
     measured = problem.evaluate(average)
     apart = (models - average[:, None])[:, :, : problem.d]

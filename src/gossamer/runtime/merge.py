@@ -61,7 +61,7 @@ def merge(
                 measured.add(*outcome.journal.read(sent))
         if measured is not None:
             failures = sorted(one["failure"] for one in said if one["failure"] is not None)
-            end: dict[str, Any] = {"status": "finished", "round": outcome.rounds}
+            end: dict[str, Any] = {}
             if failures:
                 end = {"status": "diverged", "round": failures[0][0], "reason": failures[0][1]}
             end["links"] = [{"client": rank, **link} for rank, one in enumerate(said) for link in one["links"]]
@@ -74,6 +74,9 @@ def _write(folder: Path, outcome: Outcome, measured: "_Measured", end: dict[str,
     problem, mixing = measured.problem, measured.mixing
     first = header(outcome.method, problem, mixing, outcome.about, outcome.seed) | {"processes": mixing.clients}
     record = Record(first, measured.rows(), end)
+    if "status" not in end:
+        record.finish(outcome.rounds, outcome.method.remedy())
+        record.end = end = (record.end or {}) | end
     assert measured.last is not None
     write_models(folder, Run(outcome.label, outcome.method, outcome.seed, record, problem.d, measured.last))
     RecordWriter(folder / record_name(outcome.label, outcome.seed), record).close(end)

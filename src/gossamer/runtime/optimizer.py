@@ -24,6 +24,7 @@ from gossamer.compression.base import CODECS, Codec
 from gossamer.errors import GossamerError, InputError, check_choice, check_integer, check_nonnegative, check_positive
 from gossamer.fingerprint import digest
 from gossamer.runtime.averaging import Average, modules_of
+from gossamer.runtime.caution import warn_of_gamma
 from gossamer.runtime.checkpoint import Checkpoint, Checkpoints, common, difference, needed
 from gossamer.runtime.client import Client, Transport
 from gossamer.runtime.distributed import Ranks
@@ -92,6 +93,7 @@ class DecentralizedOptimizer(torch.optim.Optimizer):
         x = torch.cat([p.detach().reshape(-1) for p in self._parameters])[None]
         method.check_dimension(x.shape[1])
         method.check_mixing(mixing.lambda_min)
+        warn_of_gamma(method, x.shape[1], mixing.rho)
         if transport == "nccl" and x.device.type != "cuda":
             raise InputError(f"transport='nccl' needs the model on a GPU, got {x.device}; 'gloo' works everywhere.")
         self._ranks = Ranks(check_positive("timeout", timeout))

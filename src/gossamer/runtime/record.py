@@ -45,6 +45,8 @@ COLUMNS = {
     "hidden": "seconds that packets were under way while a client computed, mean over links",
 }
 """What a row holds."""
+LARGE_GROWTH = 1e3
+"""From how many times the loss at the start on a run is diverging."""
 OMEGAS = ("omega_1", "omega_2", "omega_3", "omega_4", "omega_5")
 ON_REQUEST = (*OMEGAS, "phi")
 """What only a run with `omegas` holds: a frame has no columns for it elsewhere."""
@@ -71,8 +73,29 @@ class Record:
 
     @property
     def diverged(self) -> str | None:
-        """A sentence if the run diverged."""
-        return self.end.get("reason") if self.end and self.end.get("status") == "diverged" else None
+        """A sentence if the run diverged, or was diverging when its rounds were over."""
+        return self.end.get("reason") if self.end and self.end.get("status") in ("diverged", "diverging") else None
+
+    def growth(self) -> float:
+        """The loss of the last row, in multiples of that of the first; 0 where it cannot be told."""
+        if not self.rows:
+            return 0.0
+        first, last = self.rows[0].get("loss"), self.rows[-1].get("loss")
+        return last / first if isinstance(first, float) and isinstance(last, float) and first > 0 else 0.0
+
+    def finish(self, rounds: int, remedy: str) -> None:
+        """The run has done all its rounds: finished, or diverging if its loss has grown by a large factor."""
+        self.end = {"status": "finished", "round": rounds}
+        if self.growth() > LARGE_GROWTH:
+            self.end = {"status": "diverging", "round": rounds, "reason": self.warning(remedy)}
+
+    def warning(self, remedy: str) -> str:
+        """What to say of a run whose loss grows."""
+        last = self.rows[-1]
+        return (
+            f"{self.label} with seed {self.seed} is diverging: its loss after round {last['round']} is "
+            f"{last['loss']:.3g}, {self.growth():.1g} times that at the start; {remedy}."
+        )
 
     @property
     def frame(self) -> "pd.DataFrame":

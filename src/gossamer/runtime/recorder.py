@@ -2,6 +2,7 @@
 
 import logging
 import time
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from gossamer.errors import DataError, InputError, NonFiniteError, StoppedError
+from gossamer.errors import ConvergenceWarning, DataError, InputError, NonFiniteError, StoppedError
 from gossamer.runtime.checkpoint import Checkpoint, Checkpoints
 from gossamer.runtime.measure import header, measure, settings
 from gossamer.runtime.proof import Proof, errors_of_proof
-from gossamer.runtime.record import Record, RecordWriter, read_record, record_name
+from gossamer.runtime.record import LARGE_GROWTH, Record, RecordWriter, read_record, record_name
 from gossamer.runtime.runs import Run, Runs, finished_run, write_models
 
 if TYPE_CHECKING:
@@ -108,6 +109,7 @@ class Recorder:
             self.checkpoints = Checkpoints(self.folder / "checkpoints", stem, identity, _KEPT)
         self._snapshots: list[tuple[dict[str, Any], dict[int, dict[str, float]], Tensor]] = []
         self._flushed = self._saved = time.monotonic()
+        self._growing: set[int] = set()
         self._seconds = 0.0  # spent in rounds, evaluation left out
 
     def run(self, progress: Progress | None) -> Runs:
@@ -236,9 +238,10 @@ class Recorder:
                 if should_stop is not None and should_stop():
                     self._save()
                     raise StoppedError(f"{self.label} was stopped after round {sim.t} of {rounds}.")
+        self._flush()  # the last rows say whether a run is diverging
         for seed, x in zip(sim.seeds, sim.snapshot(), strict=True):
             self.finals[seed] = x
-            self.records[seed].end = {"status": "finished", "round": rounds}
+            self.records[seed].finish(rounds, sim.method.remedy())
 
     def _diverged(self, error: NonFiniteError) -> None:
         sim = self.simulation
@@ -305,6 +308,13 @@ class Recorder:
         self._seconds += time.perf_counter() - begin  # the round itself then takes no time
         return errors_of_proof(sim.state, ahead, sim.problem.clients)
 
+    def _watch_growth(self, seed: int) -> None:
+        """Warn, once per run, when the loss has grown by a large factor; a run may still recover."""
+        if seed not in self._growing and self.records[seed].growth() > LARGE_GROWTH:
+            self._growing.add(seed)
+            sentence = self.records[seed].warning(self.simulation.method.remedy())
+            warnings.warn(sentence, ConvergenceWarning, stacklevel=2)
+
     def _flush(self) -> None:
         self._flushed = time.monotonic()
         if not self._snapshots:
@@ -319,5 +329,6 @@ class Recorder:
                 at += 1
                 whole |= {} if self._proof is None else self._proof.phi(whole)
                 self.records[seed].rows.append(whole)
+                self._watch_growth(seed)
                 if seed in self.writers:
                     self.writers[seed].row(whole)

@@ -55,7 +55,9 @@ class Run:
 
     @property
     def diverged(self) -> str | None:
-        """A sentence with the round and the likely remedy, if the models did not stay finite."""
+        """A sentence with the round and the likely remedy, if the models did not stay finite, or the loss in the end is
+        a large multiple of that at the start.
+        """
         return self.record.diverged
 
 

@@ -23,6 +23,7 @@ from gossamer.runtime.arguments import (
     labelled,
     several_seeds,
 )
+from gossamer.runtime.caution import warn_of_gamma
 from gossamer.runtime.checkpoint import Checkpoint, pack, under, unpack
 from gossamer.runtime.mixer import Mixer, network_of
 from gossamer.runtime.oracle import BatchOracle
@@ -30,6 +31,7 @@ from gossamer.runtime.proof import check_has_omegas
 from gossamer.runtime.recorder import Progress, Saving, record_folder, record_seeds
 from gossamer.runtime.runs import Run, Runs
 from gossamer.runtime.start import X0, describe_start, starting_models
+from gossamer.runtime.threads import is_small, threads
 from gossamer.streams import Streams
 from gossamer.topology import MixingMatrix
 
@@ -117,8 +119,9 @@ def simulate(
         progress: Called with the label and the number of rounds done, about ten times a second.
 
     Returns:
-        A `Run` for one method and one seed, else `Runs`, a list of them (by method, then by seed). A run that diverges
-        stops at that round and says so in `run.diverged`; the other seeds go on.
+        A `Run` for one method and one seed, else `Runs`, a list of them (by method, then by seed). A run whose models
+        do not stay finite stops at that round and says so in `run.diverged`; the other seeds go on. One whose loss has
+        grown a thousandfold goes on, with a `ConvergenceWarning`, and says so in `run.diverged` if that is how it ends.
     """
     check_network(problem, mixing)
     rounds = check_integer("rounds", rounds, 1)
@@ -131,6 +134,7 @@ def simulate(
         check_method_fits(one, problem, mixing)
         if omegas:
             check_has_omegas(one)
+        warn_of_gamma(one, problem.d, mixing.rho)
     check_bool("omegas", omegas)
     check_bool("resume", resume)
     if record_dir is None and (resume or checkpoint_every is not None):
@@ -222,7 +226,8 @@ class Simulation:
             rho=self.mixing.rho,
             errors=errors,
         )
-        with checking_later(self.problem.device.type == "cuda") as doubts:
+        few = 1 if is_small(self.problem, len(self.state.x), self.batch_size) else None
+        with checking_later(self.problem.device.type == "cuda") as doubts, threads(few):
             state = self.method.step(self.state, round)
         # One number to look at; the rows are looked for only when it is bad.
         if not torch.isfinite(torch.stack([state.x.sum(), *(total.to(state.x) for total, _ in doubts)]).sum()):

@@ -1,0 +1,44 @@
+"""Warnings about steps that are likely too large, given before a run starts."""
+
+import functools
+import warnings
+
+from gossamer.algorithms.base import Algorithm
+from gossamer.compression.base import Compressor
+from gossamer.errors import ConvergenceWarning
+from gossamer.runtime.auto import usual_alpha
+from gossamer.runtime.measure import alpha_of, averages
+from gossamer.theory import practical_steps
+
+_FAR = 1.5  # times the practical gamma of a compressor that always keeps as much as it usually does
+
+
+def warn_of_gamma(method: Algorithm, d: int, rho: float) -> None:
+    """Warn if `gamma` is far above what the compressor allows at d coordinates.
+
+    The practical limit grows as alpha^0.6 (`theory.practical_steps`). The alpha here is the larger of the guaranteed
+    one and that on Gaussian vectors: some operators, such as `sign`, keep far more than they guarantee.
+    """
+    gamma, compressor = getattr(method, "gamma", None), getattr(method, "compressor", None)
+    if not isinstance(gamma, float) or not isinstance(compressor, Compressor) or averages(method, d):
+        return
+    alpha = alpha_of(method, d)
+    if gamma <= _FAR * _practical(alpha):
+        return
+    usual = _usual_alpha(compressor, d)
+    if gamma > _FAR * _practical(max(alpha, usual)):
+        warnings.warn(
+            f"`gamma` = {gamma:g} of {method.title} is far above what {compressor} allows at {d} coordinates "
+            f"(alpha = {alpha:.2g}, rho = {rho:.2g}): the run may diverge; try `gamma` = "
+            f"{practical_steps(alpha, usual, 1.0, 1.0)[0]:.2g}, or gossamer.auto.",
+            ConvergenceWarning,
+            stacklevel=3,
+        )
+
+
+def _practical(alpha: float) -> float:
+    """As `practical_steps`, without its bound of 0.6: with hardly any compression, gamma = 1 is no mistake."""
+    return 0.75 * float(alpha**0.6)
+
+
+_usual_alpha = functools.lru_cache(maxsize=64)(usual_alpha)
