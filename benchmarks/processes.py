@@ -90,7 +90,7 @@ class Given:
         """The same."""
         return self.gradient
 
-    def samples(self, x: Tensor, *, whole: bool = False) -> Samples:
+    def samples(self, x: Tensor, *, whole: bool = False, purpose: str = "batch") -> Samples:
         """None."""
         raise NotImplementedError
 

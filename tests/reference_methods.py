@@ -89,26 +89,56 @@ def gradient_tracking(
         t, F = t + 1, F_plus
 
 
-def gt_saga(
-    X: Array, W: Array, each: Samples, rows: Callable[[int], npt.NDArray[np.int64]], eta: float
-) -> Iterator[list[Array]]:
-    """GT-SAGA (arXiv 1912.04230), s_i being the rows of a minibatch.
+Indices = Callable[[int], npt.NDArray[np.int64]]  # t: (clients, b), the rows that each client draws
 
-    g_i = grad f_{i,s}(x_i) - table_{i,s} + mean(table_i); Y+ = (Y + g - g_prev) W; X+ = (X - eta Y+) W.
+
+def gt_saga(X: Array, W: Array, each: Samples, tau: Indices, s: Indices, eta: float) -> Iterator[list[Array]]:
+    """GT-SAGA, Algorithm 1 of arXiv 2011.03853, tau_i and s_i being independent minibatches of rows.
+
+    y^0 = g^{-1} = 0, z_{i,j}^0 = x_i^0.
+    g_i = grad f_{i,tau}(x_i) - grad f_{i,tau}(z_{i,tau}) + (1/m) sum_j grad f_{i,j}(z_{i,j});
+    Y+ = (Y + g - g_prev) W; X+ = (X - eta Y+) W; z_{i,j}+ = x_i for j = s_i, else z_{i,j}.
     """
-    t, n = 0, X.shape[1]
-    table = each(X)
+    k, n = 0, X.shape[1]
+    at_z = each(X)
     Y, g_prev = np.zeros_like(X), np.zeros_like(X)
     while True:
-        s, now, g = rows(t), each(X), np.zeros_like(X)
+        at_x, g = each(X), np.zeros_like(X)
         for i in range(n):
-            g[:, i] = (now[i, s[i]] - table[i, s[i]]).mean(axis=0) + table[i].mean(axis=0)
+            of_tau = tau(k)[i]
+            g[:, i] = (at_x[i, of_tau] - at_z[i, of_tau]).mean(axis=0) + at_z[i].mean(axis=0)
         Y = (Y + g - g_prev) @ W
         X = (X - eta * Y) @ W
         for i in range(n):
-            table[i, s[i]] = now[i, s[i]]
+            for j in s(k)[i]:
+                at_z[i, j] = at_x[i, j]
         yield [X, Y, g]
-        t, g_prev = t + 1, g
+        k, g_prev = k + 1, g
+
+
+def gt_saga_combine_first(X: Array, W: Array, each: Samples, s: Indices, eta: float) -> Iterator[list[Array]]:
+    """GT-SAGA of arXiv 1912.04230: y^0 = g^0 = grad f_i(x_i^0), z_{i,j}^1 = x_i^0, and one index s_i^k for k >= 1.
+
+    X+ = X W - eta Y; g_i+ = grad f_{i,s}(x_i+) - grad f_{i,s}(z_{i,s}) + (1/m) sum_j grad f_{i,j}(z_{i,j});
+    Y+ = Y W + g+ - g; z_{i,s} = x_i+.
+    """
+    k, n = 0, X.shape[1]
+    at_z = each(X)
+    g: Array = at_z.mean(axis=1).T
+    Y = g
+    while True:
+        X = X @ W - eta * Y
+        yield [X, Y, g]
+        k = k + 1
+        at_x, g_plus = each(X), np.zeros_like(X)
+        for i in range(n):
+            of_s = s(k)[i]
+            g_plus[:, i] = (at_x[i, of_s] - at_z[i, of_s]).mean(axis=0) + at_z[i].mean(axis=0)
+        Y = Y @ W + g_plus - g
+        for i in range(n):
+            for j in s(k)[i]:
+                at_z[i, j] = at_x[i, j]
+        g = g_plus
 
 
 def gt_sarah(X: Array, W: Array, grad: Gradient, full: Full, eta: float, q: int) -> Iterator[list[Array]]:

@@ -117,6 +117,7 @@ def test_d_get_is_gt_sarah() -> None:
 def test_variance_reduction_with_full_gradients_is_gradient_tracking() -> None:
     tracking = al.GradientTracking(lr=0.05)
     assert gap(simulation(tracking, None), simulation(al.GTSARAH(lr=0.05), None)) <= 1e-12
+    assert gap(simulation(tracking, None), simulation(al.GTSAGA(lr=0.05, order="combine-then-adapt"), None)) <= 1e-12
     refreshed = al.DESTRESS(lr=0.05, period=1, inner_mixing=1, outer_mixing=1)
     adapted = al.GradientTracking(lr=0.05, order="adapt-then-combine")
     one, two = simulation(refreshed, None, None), simulation(adapted, None, None)

@@ -35,9 +35,14 @@ def drawn(purpose: str, t: int, width: int) -> Array:
     return STREAMS.uniform(purpose, t, width, torch.float64).numpy()
 
 
-def rows(t: int) -> npt.NDArray[np.int64]:
+def rows(t: int, purpose: str = "batch") -> npt.NDArray[np.int64]:
     """(clients, batch): the minibatch of round t."""
-    return (drawn("batch", t, BATCH) * ROWS).astype(np.int64)
+    return (drawn(purpose, t, BATCH) * ROWS).astype(np.int64)
+
+
+def table_rows(t: int) -> npt.NDArray[np.int64]:
+    """The rows whose gradients GT-SAGA replaces in round t."""
+    return rows(t, "table")
 
 
 def every_row(t: int) -> npt.NDArray[np.int64]:
@@ -168,9 +173,18 @@ def test_gradient_tracking(order: Any, start: Any, first: Array) -> None:
     assert_agree(method, rm.gradient_tracking(X0, first, W, gradient, LR, order))
 
 
+SAGA_BATCHES = [(BATCH, rows, table_rows), (None, every_row, every_row)]
+
+
+@pytest.mark.parametrize(("batch", "tau", "s"), SAGA_BATCHES, ids=["minibatch", "full"])
+def test_gt_saga(batch: int | None, tau: rm.Indices, s: rm.Indices) -> None:
+    assert_agree(al.GTSAGA(lr=LR), rm.gt_saga(X0, W, each, tau, s, LR), batch)
+
+
 @pytest.mark.parametrize(("batch", "s"), [(BATCH, rows), (None, every_row)], ids=["minibatch", "full"])
-def test_gt_saga(batch: int | None, s: Callable[[int], npt.NDArray[np.int64]]) -> None:
-    assert_agree(al.GTSAGA(lr=LR), rm.gt_saga(X0, W, each, s, LR), batch)
+def test_gt_saga_combine_then_adapt(batch: int | None, s: rm.Indices) -> None:
+    expected = rm.gt_saga_combine_first(X0, W, each, s, LR)
+    assert_agree(al.GTSAGA(lr=LR, order="combine-then-adapt"), expected, batch)
 
 
 @pytest.mark.parametrize("period", [10, 7, 1])

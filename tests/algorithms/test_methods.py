@@ -30,9 +30,14 @@ class Counting(BatchOracle):
         Counting.calls += 1
         return super()._gradient(x, batch)
 
+    def samples(self, x: Tensor, *, whole: bool = False, purpose: str = "batch") -> al.Samples:
+        Counting.calls += 1
+        return super().samples(x, whole=whole, purpose=purpose)
+
 
 @pytest.mark.parametrize("name", methods.names())
 def test_what_is_said_of_a_method_is_what_it_does(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The counts that `about` states, in a round that is not a refresh of any method's full gradient."""
     cls: Any = methods.get(name)
     facts = about(name)
     for field in ("title", "paper", "assumes", "rate", "equations"):
@@ -45,9 +50,8 @@ def test_what_is_said_of_a_method_is_what_it_does(name: str, monkeypatch: pytest
     messages: list[int] = []
     count = sim.traffic.count
     sim.traffic.count = lambda sent, t, seeds: (messages.append(len(sent)), count(sent, t, seeds))[1]  # type: ignore[method-assign, func-returns-value, assignment]
-    for _ in range(11):
+    for _ in range(12):  # by default D-GET and DESTRESS refresh in rounds 10, 20, ..., GT-SARAH in 11, 22, ...
         sim.step()
-    # Round 12 is no refresh of the methods that refresh every tenth round.
     messages.clear()
     Counting.calls = 0
     sim.step()
@@ -55,8 +59,7 @@ def test_what_is_said_of_a_method_is_what_it_does(name: str, monkeypatch: pytest
     said = {"destress": 4, "squarm_sgd": 1}.get(name, int(str(facts["exchanges"])[0]))
     assert len(messages) == said
     assert sum(messages) == facts["messages"]
-    if name != "gt_saga":  # which takes gradients row by row
-        assert Counting.calls == int(facts["gradients"][0])
+    assert Counting.calls == int(facts["gradients"][0])
     tensors = [getattr(sim.state, field.name) for field in fields(sim.state)]
     kept = sum(1 for x in tensors if isinstance(x, Tensor) and x.shape == sim.state.x.shape)
     said = facts["state"] if isinstance(facts["state"], int) else 3
@@ -100,10 +103,46 @@ def test_a_message_of_some_rows(codec: Any) -> None:
     assert message.bits_paper_of_rows().tolist() == [160, 0, 160, 0, 0]
 
 
-def test_gt_saga_keeps_a_gradient_for_each_row_of_clients_that_hold_more_or_less() -> None:
+@pytest.mark.parametrize("order", ["adapt-then-combine", "combine-then-adapt"])
+def test_gt_saga_draws_its_indices_as_its_paper_does(order: Any) -> None:
+    """Two independent indices per round in 2011.03853: one for the estimate, one for the table; one in 1912.04230."""
+    drawn: list[tuple[str, Tensor]] = []
+
+    class Noting(BatchOracle):
+        def samples(self, x: Tensor, *, whole: bool = False, purpose: str = "batch") -> al.Samples:
+            found = super().samples(x, whole=whole, purpose=purpose)
+            if not whole:
+                drawn.append((purpose, found.rows))
+            return found
+
+    sim = Simulation(al.GTSAGA(lr=0.01, order=order), PROBLEM, MIXING, batch_size=1)
+    states = [sim.state]
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("gossamer.runtime.simulated.BatchOracle", Noting)
+        for _ in range(200):
+            sim.step()
+            states.append(sim.state)
+    estimates = torch.stack([rows for purpose, rows in drawn if purpose == "batch"])
+    replaced = torch.stack([rows for purpose, rows in drawn if purpose == "table"] or [estimates[0]])
+    for t in (5, 100):
+        changed = (states[t + 1].table != states[t].table).any(dim=2).nonzero()
+        expected = replaced[t] if order == "adapt-then-combine" else estimates[t]
+        assert changed[:, 1].tolist() == expected[:, 0].tolist()
+    if order == "combine-then-adapt":
+        assert len(drawn) == 200
+        return
+    assert len(drawn) == 400
+    equal = (estimates == replaced).double().mean().item()
+    assert equal < 0.05, "independent draws from 94 rows agree about once in 94"
+    both = torch.stack([estimates.flatten(), replaced.flatten()]).double()
+    assert abs(torch.corrcoef(both)[0, 1].item()) < 0.15
+
+
+@pytest.mark.parametrize("order", ["adapt-then-combine", "combine-then-adapt"])
+def test_gt_saga_keeps_a_gradient_for_each_row_of_clients_that_hold_more_or_less(order: Any) -> None:
     problem = gs.logistic_regression("breast_cancer", clients=6, partition="by_label", equal=False, dtype="float64")
     assert problem.row_counts is not None
-    sim = Simulation(al.GTSAGA(lr=0.05), problem, MIXING, batch_size=1)
+    sim = Simulation(al.GTSAGA(lr=0.05, order=order), problem, MIXING, batch_size=1)
     for _ in range(400):
         sim.step()
         assert (sim.state.y.mean(dim=0) - sim.state.old.mean(dim=0)).abs().max() < 1e-12

@@ -65,6 +65,9 @@ def some_cases() -> list[Case]:
         (gs.algorithms.SQuARMSGD(lr=0.05, gamma=0.2, compressor=top, local_steps=3, threshold=2.0), 30, "auto"),
         (gs.algorithms.CentralizedSGD(lr=0.1), 20, "fixed"),
         (gs.algorithms.PORTER(lr=0.1, gamma=0.2, compressor=top, per_sample=True, noise=0.1), 20, "fixed"),
+        (gs.algorithms.GTSAGA(lr=0.05), 10, "fixed"),
+        (gs.algorithms.GTSAGA(lr=0.05, order="combine-then-adapt"), 10, "fixed"),
+        (gs.algorithms.LEAD(lr=0.05, gamma=0.1, compressor=gs.qsgd(16)), 20, "fixed"),
     ]
 
 

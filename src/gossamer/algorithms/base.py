@@ -32,8 +32,11 @@ class Oracle(Protocol):
     def full(self, x: Tensor) -> Tensor:
         """The gradient over all of each client's data."""
 
-    def samples(self, x: Tensor, *, whole: bool = False) -> "Samples":
-        """The gradients of this round's minibatch row by row, or those of all of each client's rows."""
+    def samples(self, x: Tensor, *, whole: bool = False, purpose: str = "batch") -> "Samples":
+        """The gradients of this round's minibatch row by row, or those of all of each client's rows.
+
+        Another `purpose` draws another minibatch of the same size, independent of the first.
+        """
 
 
 @dataclass(frozen=True)

@@ -1,12 +1,15 @@
 """GT-SAGA: gradient tracking with SAGA's variance reduction."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-from gossamer.algorithms.base import EACH_ROW, Algorithm, Round, check_steps, zeros_float64
+from gossamer.algorithms.base import EACH_ROW, Algorithm, Round, Samples, check_steps, zeros_float64
 from gossamer.algorithms.schedules import LR
+from gossamer.compression.dense import identity
+from gossamer.errors import check_choice
 from gossamer.registry import methods
 
 
@@ -24,40 +27,64 @@ class GTSAGAState:
 @methods.register("gt_saga")
 @dataclass(frozen=True)
 class GTSAGA(Algorithm):
-    """GT-SAGA, Algorithm 1 of Xin, Khan, Kar: *Variance-Reduced Decentralized Stochastic Optimization with Accelerated
-    Convergence*, IEEE Transactions on Signal Processing 2020 (arXiv 1912.04230).
+    """GT-SAGA, Algorithm 1 of Xin, Khan, Kar: *A Fast Randomized Incremental Gradient Method for Decentralized
+    Nonconvex Optimization*, IEEE Transactions on Automatic Control 2022 (arXiv 2011.03853).
+
+    Each client draws two independent indices per round: tau for the estimate g, and s for the table entry that the
+    gradient at the current model replaces. That takes two gradients of rows per round.
+
+    The earlier GT-SAGA of the same authors (*Variance-Reduced Decentralized Stochastic Optimization with Accelerated
+    Convergence*, IEEE Transactions on Signal Processing 2020, arXiv 1912.04230) is `order="combine-then-adapt"`. It
+    starts from Y^0 = g^0, the full gradient. One index serves both the estimate and the table.
+
+    =======  ================  ==========================================================
+    here     paper             meaning
+    =======  ================  ==========================================================
+    g, old   g                 SAGA's estimate of the local gradient, and the last one
+    table    grad f_ij(z_ij)   the last gradient taken at each data row
+    =======  ================  ==========================================================
 
     Args:
         lr: The step size.
+        order: `"adapt-then-combine"` (2011.03853): two exchanges per round. `"combine-then-adapt"` (1912.04230): X W
+            and Y W travel in one exchange while the gradient is computed.
 
-    Deviations: minibatches of more than one row are averaged. The table begins with the gradients at X^0.
+    Deviations: a minibatch of more than one row is averaged, and then as many table entries are replaced.
     """
 
     lr: LR
+    order: Literal["adapt-then-combine", "combine-then-adapt"] = "adapt-then-combine"
 
     title = "GT-SAGA"
-    paper = "Xin et al., 2020 (arXiv 1912.04230)"
+    paper = "Xin et al., 2022 (arXiv 2011.03853)"
     messages = 2
     step_pace = 0.2
-    exchanges = 2
-    gradients = "1 (all rows at the start)"
+    exchanges = "2 (1 combine-then-adapt)"
+    gradients = "2 (1 combine-then-adapt; all rows at the start)"
     state = "3 + m"
     compressors = "none"
-    assumes = "finite sums"
-    rate = "linear if strongly convex, exact with single rows"
+    assumes = "finite sums (combine-then-adapt: and strong convexity)"
+    rate = "O(1/T); linear under PL (combine-then-adapt: linear if strongly convex); exact with single rows"
     equations = """
-        g  = F_s(X) - table_s + mean(table)       s: this round's rows; then table_s = F_s(X)
-        Y+ = (Y + g - g_prev) W                   Y = g_prev = 0 at the start
+        g  = F_tau(X) - table_tau + mean(table)   adapt-then-combine; Y = g_prev = 0 at the start
+        Y+ = (Y + g - g_prev) W
         X+ = (X - eta Y+) W
+        table_s = F_s(X)                          s drawn independently of tau
+
+        X+ = X W - eta Y                          combine-then-adapt; Y = g = F(X) in full at the start
+        g+ = F_s(X+) - table_s + mean(table);  then table_s = F_s(X+)
+        Y+ = Y W + g+ - g
     """
     lr_may_differ = True
+    examples = ({"lr": 0.05}, {"lr": 0.05, "order": "combine-then-adapt"})
 
     def __post_init__(self) -> None:
         check_steps(self)
+        check_choice("order", self.order, ("adapt-then-combine", "combine-then-adapt"))
 
     @property
     def needs(self) -> str:
-        """One gradient a row."""
+        """One gradient per row."""
         return EACH_ROW
 
     def init(self, x: Tensor) -> GTSAGAState:
@@ -65,15 +92,35 @@ class GTSAGA(Algorithm):
         return GTSAGAState(x, zeros_float64(x), torch.zeros_like(x), x.new_zeros(len(x), 0, x.shape[1]))
 
     def step(self, state: GTSAGAState, round: Round) -> GTSAGAState:
-        """SAGA's estimate, then gradient tracking, adapt-then-combine."""
-        x = state.x
-        table = state.table if round.t else round.oracle.samples(x, whole=True).gradients
-        new = round.oracle.samples(x)
-        where = new.rows[..., None].expand(new.gradients.shape)
-        corrections = (new.gradients - table.gather(1, where)).sum(dim=1) / new.taken
-        g = corrections + (table.sum(dim=1, dtype=torch.float64) / new.counts).to(x)
-        table = table.scatter(1, where, new.gradients)
+        """SAGA's estimate, then gradient tracking in the chosen order."""
+        x, y = state.x, state.y
+        if self.order == "adapt-then-combine":
+            g, table = self._estimate(state, round, "table")
+            y = round.mix(y + g - state.old, "y")
+            new = round.mix(x - round.lr * y, "x")
+        else:
+            # X^t and Y^(t-1) are already known, and travel while the gradient is computed.
+            q_y = round.compress(identity(), y, "y") if round.t else None
+            pending = round.exchange(round.compress(identity(), x, "x"), q_y)
+            g, table = self._estimate(state, round, "batch")
+            mixed_x, mixed_y = pending.wait()
+            if q_y is not None:
+                y = y + (mixed_y - q_y.dense())
+            y = y + g - state.old
+            new = mixed_x - round.lr * y
+        return GTSAGAState(new.to(x), y, g, table)
 
-        y = round.mix(state.y + g - state.old, "y")
-        x = round.mix(x - round.lr * y, "x").to(x)
-        return GTSAGAState(x, y, g, table)
+    def _estimate(self, state: GTSAGAState, round: Round, purpose: str) -> tuple[Tensor, Tensor]:
+        """g, and the table with the rows replaced that `purpose` draws; in the first round g is the full gradient."""
+        x, oracle = state.x, round.oracle
+        table = state.table if round.t else oracle.samples(x, whole=True).gradients
+        tau = oracle.samples(x)
+        corrections = (tau.gradients - table.gather(1, _index(tau))).sum(dim=1) / tau.taken
+        g = corrections + (table.sum(dim=1, dtype=torch.float64) / tau.counts).to(x)
+        s = tau if purpose == "batch" else oracle.samples(x, purpose=purpose)
+        return g, table.scatter(1, _index(s), s.gradients)
+
+
+def _index(samples: Samples) -> Tensor:
+    """The data rows as an index into the table."""
+    return samples.rows[..., None].expand(samples.gradients.shape)

@@ -115,8 +115,8 @@ class _Clipped:
     def full(self, x: Tensor) -> Tensor:
         return self._clipped(x, whole=True)
 
-    def samples(self, x: Tensor, *, whole: bool = False) -> Samples:
-        return self.round.oracle.samples(x, whole=whole)
+    def samples(self, x: Tensor, *, whole: bool = False, purpose: str = "batch") -> Samples:
+        return self.round.oracle.samples(x, whole=whole, purpose=purpose)
 
     def _clipped(self, x: Tensor, *, whole: bool) -> Tensor:
         oracle, tau = self.round.oracle, self.method.clip

@@ -68,6 +68,7 @@ def entries() -> list[Entry]:
         Entry("Gradient tracking", al.GradientTracking(lr=0.05)),
         Entry("Gradient tracking, adapt-then-combine", al.GradientTracking(lr=0.05, order="adapt-then-combine")),
         Entry("GT-SAGA, single rows", al.GTSAGA(lr=0.02), batch_size=1),
+        Entry("GT-SAGA, combine-then-adapt, single rows", al.GTSAGA(lr=0.02, order="combine-then-adapt"), batch_size=1),
         Entry("GT-SARAH, single rows", al.GTSARAH(lr=0.02), batch_size=1),
         Entry("D-GET, single rows", al.DGET(lr=0.02), batch_size=1),
         Entry("DESTRESS, single rows", al.DESTRESS(lr=0.02), batch_size=1),

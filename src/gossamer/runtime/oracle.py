@@ -23,7 +23,7 @@ class BatchOracle:
     ) -> None:
         self.problem, self.streams, self.t, self.batch_size = problem, streams, t, batch_size
         self.buffers, self._before = buffers, buffers
-        self._batch: Tensor | None = None
+        self._batches: dict[str, Tensor] = {}
 
     def __call__(self, x: Tensor) -> Tensor:
         """On this round's minibatch."""
@@ -33,9 +33,9 @@ class BatchOracle:
         """Over all of each client's rows."""
         return self._gradient(x, None)
 
-    def samples(self, x: Tensor, *, whole: bool = False) -> Samples:
+    def samples(self, x: Tensor, *, whole: bool = False, purpose: str = "batch") -> Samples:
         """Row by row: each data row is a batch of its own, and they all stand beside one another like seeds."""
-        problem, rows = self.problem, None if whole else self._minibatch()
+        problem, rows = self.problem, None if whole else self._minibatch(purpose)
         if problem.has_buffers or problem.is_random or problem.least_batch > 1:
             raise InputError("The gradient of a single data row is not to be had with batch norm or dropout.")
         counts = problem.row_counts
@@ -49,12 +49,12 @@ class BatchOracle:
         gradients = torch.where(is_there[..., None], each.transpose(0, 1), 0)
         return Samples(rows, gradients, is_there.sum(dim=1, keepdim=True), counts)
 
-    def _minibatch(self) -> Tensor | None:
-        if self.batch_size is not None and self._batch is None:
+    def _minibatch(self, purpose: str = "batch") -> Tensor | None:
+        if self.batch_size is not None and purpose not in self._batches:
             counts = self.problem.row_counts
             high = self.problem.rows_per_client if counts is None else counts
-            self._batch = self.streams.at(self.t, "batch").below(high, self.batch_size)
-        return self._batch
+            self._batches[purpose] = self.streams.at(self.t, purpose).below(high, self.batch_size)
+        return self._batches.get(purpose)
 
     def _gradient(self, x: Tensor, batch: Tensor | None) -> Tensor:
         more: dict[str, Any] = {}
@@ -95,7 +95,7 @@ class LoopOracle:
         """Not to be had."""
         raise InputError(f"{self._title} asks for full gradients, which an optimiser never sees.")
 
-    def samples(self, x: Tensor, *, whole: bool = False) -> Samples:
+    def samples(self, x: Tensor, *, whole: bool = False, purpose: str = "batch") -> Samples:
         """Not to be had."""
         raise InputError(f"{self._title} asks for the gradient of each data row, which an optimiser never sees.")
 
@@ -111,6 +111,6 @@ class ZeroOracle:
         """Zero."""
         return torch.zeros_like(x)
 
-    def samples(self, x: Tensor, *, whole: bool = False) -> Samples:
+    def samples(self, x: Tensor, *, whole: bool = False, purpose: str = "batch") -> Samples:
         """None."""
         return Samples(x.new_zeros(len(x), 0, dtype=torch.long), x.new_zeros(len(x), 0, x.shape[1]), x[:, :1], x[:, :1])
