@@ -79,10 +79,14 @@ class Comm:
 
 
 def lead(
-    X: Array, W: Array, grad: Gradient, Q: Compression, eta: Step, gamma: float, a: float
+    X: Array, W: Array, grad: Gradient, Q: Compression, eta: Step, gamma: float, a: float, line_2: bool = True
 ) -> Iterator[list[Array]]:
-    """LEAD (arXiv 2007.00232), D^0 = H^0 = 0."""
+    """LEAD, Algorithm 1 of arXiv 2007.00232, D^1 = H^1 = 0; without `line_2` the loop begins at X^0."""
     comm, D, t = Comm(X, W, Q, a, "h"), np.zeros_like(X), 0
+    if line_2:
+        X = X - eta(0) * grad(X, 0)
+        yield [X, D]
+        t = 1
     while True:
         F = grad(X, t)
         Y = X - eta(t) * F - eta(t) * D

@@ -65,18 +65,40 @@ def test_c_gt_with_full_memory_is_beer() -> None:
 
 
 def test_lead_is_cedas_at_a_constant_step() -> None:
+    """Without LEAD's line 2, which CEDAS does not have."""
     settings: dict[str, Any] = {"gamma": 0.05, "compressor": gs.qsgd(16)}
-    lead, cedas = (simulation(cls(lr=0.05, **settings)) for cls in (al.LEAD, al.CEDAS))
+    lead, cedas = simulation(al.LEAD(0.05, **settings, mix_first=True)), simulation(al.CEDAS(0.05, **settings))
     assert gap(lead, cedas) <= 1e-10
     assert (0.05 * lead.state.dual - cedas.state.dual).abs().max() <= 1e-10
     falling = al.schedules.step(0.05, 10, 0.5)
-    lead, cedas = (simulation(cls(lr=falling, **settings)) for cls in (al.LEAD, al.CEDAS))
+    lead, cedas = simulation(al.LEAD(falling, **settings, mix_first=True)), simulation(al.CEDAS(falling, **settings))
     assert gap(lead, cedas) > 1e-6
+    assert gap(simulation(al.LEAD(0.05, **settings)), simulation(al.CEDAS(0.05, **settings))) > 1e-6
 
 
-def test_lead_without_compression_is_lazy_d2() -> None:
+def test_lead_begins_with_a_plain_step_that_sends_nothing() -> None:
+    sim = simulation(al.LEAD(lr=0.05, gamma=0.3, compressor=gs.qsgd(16)), None)
+    x = sim.state.x
+    sim.step()
+    assert torch.equal(sim.state.x, x - 0.05 * PROBLEM.gradient(x))
+    assert sim.traffic.packets == 0
+    sim.step()
+    assert sim.traffic.packets == 1
+
+
+@pytest.mark.parametrize("batch", [None, 4], ids=["full", "minibatch"])
+def test_lead_without_compression_is_nids(batch: int | None) -> None:
     lead = al.LEAD(lr=0.05, gamma=1.0, compressor=gs.identity())
-    assert gap(simulation(lead), simulation(gs.D2(lr=0.05))) <= 1e-10
+    assert gap(simulation(lead, batch), simulation(al.NIDS(lr=0.05), batch)) <= 1e-10
+    without_line_2 = replace(lead, mix_first=True)
+    assert gap(simulation(without_line_2, batch), simulation(gs.D2(lr=0.05), batch)) <= 1e-10
+    assert gap(simulation(lead, batch), simulation(gs.D2(lr=0.05), batch)) > 1e-6
+
+
+@pytest.mark.parametrize("gamma", [0.2, 0.6])
+def test_lead_without_compression_is_nids_with_c_of_half_gamma(gamma: float) -> None:
+    lead = al.LEAD(lr=0.05, gamma=gamma, compressor=gs.identity())
+    assert gap(simulation(lead), simulation(al.NIDS(lr=0.05, c=gamma / 2))) <= 1e-10
 
 
 def test_porter_without_clipping_is_beer() -> None:

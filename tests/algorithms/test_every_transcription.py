@@ -253,6 +253,12 @@ def test_lead_and_cedas(name: str, a: float | None, meant: float, batch: int | N
     assert_agree(getattr(al, name)(lr=LR, gamma=DUAL_GAMMA, compressor=gs.qsgd(16), a=a), expected, batch)
 
 
+@over_batches
+def test_lead_without_its_second_line(batch: int | None, grad: Gradient) -> None:
+    expected = rc.lead(X0, W, grad, compression(gs.qsgd(16)), steady, DUAL_GAMMA, 0.5, line_2=False)
+    assert_agree(al.LEAD(LR, DUAL_GAMMA, gs.qsgd(16), a=0.5, mix_first=True), expected, batch)
+
+
 @pytest.mark.parametrize("name", DUALS)
 def test_lead_and_cedas_without_compression(name: str) -> None:
     expected = DUALS[name](X0, W, gradient, compression(gs.identity()), steady, 0.5, 1.0)

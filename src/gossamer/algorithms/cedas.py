@@ -28,7 +28,7 @@ class CEDAS(Algorithm):
     a        alpha     how fast the memory follows
     =======  ========  =====================================================
 
-    At a constant step it is LEAD, with eta times its dual variable.
+    At a constant step it is LEAD with `mix_first`, with eta times its dual variable.
 
     Args:
         lr: eta, the step size, or a schedule.

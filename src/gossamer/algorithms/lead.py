@@ -1,6 +1,6 @@
 """LEAD: linearly convergent primal-dual steps with compressed messages."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 
 from torch import Tensor
@@ -9,7 +9,7 @@ from gossamer.algorithms.base import Algorithm, Round, check_steps, zeros_float6
 from gossamer.algorithms.communication import comm, memory_step
 from gossamer.algorithms.schedules import LR
 from gossamer.compression.base import Compressor
-from gossamer.errors import InputError, check_unit, settle
+from gossamer.errors import InputError, check_bool, check_unit, settle
 from gossamer.registry import methods
 
 
@@ -37,20 +37,24 @@ class LEAD(Algorithm):
     a        alpha     how fast the memory follows
     =======  ========  =====================================================
 
+    The first round is line 2 of the paper, X^1 = X^0 - eta F(X^0): it sends no message.
+
     Args:
         lr: eta, the step size.
         gamma: The dual step size, in (0, 1].
         compressor: An unbiased one, such as `qsgd`.
         a: In (0, 1]; by default 1/(1 + omega).
+        mix_first: Leave line 2 out and send a message in the first round, too. The paper does not; CEDAS does, and
+            equals LEAD with this setting at a constant step.
 
-    Deviations: none. The equations were confirmed by their fixed point (the exact minimiser) and by CEDAS, which they
-    equal at a constant step.
+    Deviations: none.
     """
 
     lr: LR
     gamma: float
     compressor: Compressor
     a: float | None = None
+    mix_first: bool = False
 
     title = "LEAD"
     paper = "Liu et al., 2021 (arXiv 2007.00232)"
@@ -58,22 +62,28 @@ class LEAD(Algorithm):
     step_pace = inf
     state = 4
     compressors = "unbiased"
-    assumes = "convexity"
-    rate = "linear if strongly convex"
+    assumes = "strong convexity"
+    rate = "linear"
     equations = """
+        X+ = X - eta F(X)                         first; then
         Y  = X - eta F(X) - eta D
         Yh, Yw = COMM(Y):  q = C(Y - H);  Yh = H + q;  Yw = H W + q W;  H+ = H + a q
         D+ = D + gamma/(2 eta) (Yh - Yw)          D = H = 0 at the start
         X+ = X - eta F(X) - eta D+
     """
     lr_may_differ = True
-    examples = ({"lr": 0.05, "gamma": 0.3}, {"lr": 0.05, "gamma": 0.3, "a": 0.5})
+    examples = (
+        {"lr": 0.05, "gamma": 0.3},
+        {"lr": 0.05, "gamma": 0.3, "a": 0.5},
+        {"lr": 0.05, "gamma": 0.3, "mix_first": True},
+    )
 
     def __post_init__(self) -> None:
         check_steps(self)
         if getattr(self.lr, "eta_min", 1.0) == 0:
             raise InputError(f"LEAD divides by its step size, which {self.lr} takes to 0; set `eta_min`, or use CEDAS.")
         settle(self, a=None if self.a is None else check_unit("a", self.a))
+        check_bool("mix_first", self.mix_first)
 
     def init(self, x: Tensor) -> LEADState:
         """D = H = 0."""
@@ -81,9 +91,11 @@ class LEAD(Algorithm):
         return LEADState(x, zero, zero, zero)
 
     def step(self, state: LEADState, round: Round) -> LEADState:
-        """One gradient, one message."""
+        """One gradient, one message; in the first round line 2, without a message."""
         x, dual, eta = state.x, state.dual, round.lr
         z = x - eta * round.oracle(x)
+        if round.t == 0 and not self.mix_first:
+            return replace(state, x=z)
         q = round.compress(self.compressor, z - eta * dual - state.h, "h")
         a = memory_step(self.a, self.compressor, x.shape[1], averages=True)
         y = comm(state.h, state.mixed_h, q, round.exchange(q).wait()[0], a)
