@@ -79,7 +79,7 @@ def gradient_tracking(
     eta: float,
     order: Literal["combine-then-adapt", "adapt-then-combine", "semi"],
 ) -> Iterator[list[Array]]:
-    """Gradient tracking: CTA (DIGing, arXiv 1607.03218), ATC (Aug-DGM), semi-ATC (NEXT); Y is Y^0 and F(X^0)."""
+    """Gradient tracking: CTA (DIGing, arXiv 1607.03218), ATC (Aug-DGM), semi-ATC (NEXT, DSGT); Y is Y^0."""
     t, F = 0, Y
     while True:
         X = X @ W - eta * Y if order == "combine-then-adapt" else (X - eta * Y) @ W
@@ -87,6 +87,23 @@ def gradient_tracking(
         F_plus = grad(X, t + 1)
         Y = (Y + F_plus - F) @ W if order == "adapt-then-combine" else Y @ W + F_plus - F
         t, F = t + 1, F_plus
+
+
+def dsgt(X: Array, W: Array, grad: Gradient, alpha: float) -> Iterator[list[Array]]:
+    """DSGT of arXiv 1805.11454, agent by agent: y_{i,0} = g_i(x_{i,0}, xi_{i,0});
+
+    x_{i,k+1} = sum_j w_ij (x_{j,k} - alpha y_{j,k}); y_{i,k+1} = sum_j w_ij y_{j,k} + g_i(x_{i,k+1}) - g_i(x_{i,k}).
+    """
+    k, n = 0, X.shape[1]
+    g = grad(X, 0)
+    y = g
+    while True:
+        X = np.stack([sum(W[i, j] * (X[:, j] - alpha * y[:, j]) for j in range(n)) for i in range(n)], axis=1)
+        yield [X, y, g]
+        k = k + 1
+        new = grad(X, k)
+        y = np.stack([sum(W[i, j] * y[:, j] for j in range(n)) + new[:, i] - g[:, i] for i in range(n)], axis=1)
+        g = new
 
 
 Indices = Callable[[int], npt.NDArray[np.int64]]  # t: (clients, b), the rows that each client draws
@@ -142,18 +159,24 @@ def gt_saga_combine_first(X: Array, W: Array, each: Samples, s: Indices, eta: fl
 
 
 def gt_sarah(X: Array, W: Array, grad: Gradient, full: Full, eta: float, q: int) -> Iterator[list[Array]]:
-    """GT-SARAH (arXiv 2008.07428), its outer loops one after another.
+    """GT-SARAH, Algorithm 1 of arXiv 2008.07428: per outer loop a full gradient, and an inner loop of q steps.
 
-    v = F(X) every q steps, else F(X;xi) - F(X_prev;xi) + v_prev; Y+ = Y W + v - v_prev; X+ = X W - eta Y+.
+    v = F(X), then q times F(X;xi) - F(X_prev;xi) + v_prev; each time Y+ = Y W + v - v_prev; X+ = X W - eta Y+.
     """
-    t = 0
-    Y, v_prev, X_prev = np.zeros_like(X), np.zeros_like(X), X
+    count = 0
+    Y, v_prev = np.zeros_like(X), np.zeros_like(X)
     while True:
-        v = full(X) if t % q == 0 else grad(X, t) - grad(X_prev, t) + v_prev
+        v = full(X)
         Y = Y @ W + v - v_prev
         X_prev, X = X, X @ W - eta * Y
         yield [X, Y, v]
-        t, v_prev = t + 1, v
+        count, v_prev = count + 1, v
+        for _ in range(q):
+            v = grad(X, count) - grad(X_prev, count) + v_prev
+            Y = Y @ W + v - v_prev
+            X_prev, X = X, X @ W - eta * Y
+            yield [X, Y, v]
+            count, v_prev = count + 1, v
 
 
 def d_get(X: Array, W: Array, grad: Gradient, full: Full, eta: float, q: int) -> Iterator[list[Array]]:

@@ -173,6 +173,12 @@ def test_gradient_tracking(order: Any, start: Any, first: Array) -> None:
     assert_agree(method, rm.gradient_tracking(X0, first, W, gradient, LR, order))
 
 
+def test_dsgt_is_the_semi_order() -> None:
+    assert_agree(al.GradientTracking(lr=LR, order="semi", start="minibatch"), rm.dsgt(X0, W, gradient, LR))
+    with pytest.raises(AssertionError, match="the models differ"):
+        assert_agree(al.GradientTracking(lr=LR, start="minibatch"), rm.dsgt(X0, W, gradient, LR))
+
+
 SAGA_BATCHES = [(BATCH, rows, table_rows), (None, every_row, every_row)]
 
 

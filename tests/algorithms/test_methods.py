@@ -66,6 +66,23 @@ def test_what_is_said_of_a_method_is_what_it_does(name: str, monkeypatch: pytest
     assert kept == said, f"{name} keeps {kept} d"
 
 
+@pytest.mark.parametrize(("cls", "expected"), [(al.GTSARAH, [0, 4, 8, 12]), (al.DGET, [0, 3, 6, 9, 12])])
+def test_rounds_with_a_full_gradient(cls: Any, expected: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """q = 3: GT-SARAH takes q recursive steps after each full gradient, D-GET one full gradient every q rounds."""
+    rounds: list[int] = []
+
+    class Noting(BatchOracle):
+        def full(self, x: Tensor) -> Tensor:
+            rounds.append(self.t)
+            return super().full(x)
+
+    monkeypatch.setattr("gossamer.runtime.simulated.BatchOracle", Noting)
+    sim = Simulation(cls(lr=0.01, period=3), PROBLEM, MIXING, batch_size=4)
+    for _ in range(13):
+        sim.step()
+    assert rounds == expected
+
+
 def test_an_unknown_method_is_a_sentence() -> None:
     with pytest.raises(gs.InputError, match="no method 'bear'"):
         about("bear")

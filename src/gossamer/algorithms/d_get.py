@@ -25,7 +25,8 @@ class DGET(Algorithm):
 
     Args:
         lr: The step size.
-        period: q; every so many rounds the estimate begins anew from the full gradient.
+        period: q; the full gradient is taken every q rounds. (GT-SARAH's q counts the recursive steps alone, so q here
+            is q - 1 there.)
 
     Deviations: none. The equations were confirmed by their fixed point and by the equality with GT-SARAH.
     """
@@ -65,4 +66,4 @@ class DGET(Algorithm):
 
     def step(self, state: SARAHState, round: Round) -> SARAHState:
         """v and Y at this model, then the next model."""
-        return recursive_tracking(state, round, self.period)
+        return recursive_tracking(state, round, is_full=round.t % self.period == 0)

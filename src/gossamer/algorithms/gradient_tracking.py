@@ -26,15 +26,15 @@ class TrackingState:
 @methods.register("gradient_tracking")
 @dataclass(frozen=True)
 class GradientTracking(Algorithm):
-    """Gradient tracking: DIGing (Nedic, Olshevsky, Shi, arXiv 1607.03218), with stochastic gradients DSGT (Pu, Nedic,
-    arXiv 1805.11454); in its other orders Aug-DGM (Xu, Zhu, Soh, Xie, CDC 2015) and NEXT (Di Lorenzo, Scutari,
-    arXiv 1602.00591).
+    """Gradient tracking: DIGing (Nedic, Olshevsky, Shi, arXiv 1607.03218), in its other orders Aug-DGM (Xu, Zhu, Soh,
+    Xie, CDC 2015), NEXT (Di Lorenzo, Scutari, arXiv 1602.00591) and DSGT (Pu, Nedic, arXiv 1805.11454).
 
     Args:
         lr: The step size.
-        order: `"combine-then-adapt"`: X+ = X W - lr Y, Y+ = Y W + F(X+) - F(X), both messages in one exchange, hidden
-            behind the gradient. `"adapt-then-combine"` (Aug-DGM): X+ = (X - lr Y) W, Y+ = (Y + F(X+) - F(X)) W, two
-            exchanges. `"semi"` (NEXT): X as the second, Y as the first.
+        order: `"combine-then-adapt"` (DIGing): X+ = X W - lr Y, Y+ = Y W + F(X+) - F(X), both messages in one
+            exchange, hidden behind the gradient. `"adapt-then-combine"` (Aug-DGM): X+ = (X - lr Y) W,
+            Y+ = (Y + F(X+) - F(X)) W, two exchanges. `"semi"` (NEXT, and with stochastic gradients DSGT):
+            X+ = (X - lr Y) W, Y+ = Y W + F(X+) - F(X), two exchanges.
         start: Y^0 is the `"full"` local gradient or this round's `"minibatch"` gradient.
 
     Deviations: none.
@@ -58,6 +58,8 @@ class GradientTracking(Algorithm):
         Y+ = Y W + F(X+) - F(X)
         X+ = (X - eta Y) W                        adapt-then-combine
         Y+ = (Y + F(X+) - F(X)) W
+        X+ = (X - eta Y) W                        semi
+        Y+ = Y W + F(X+) - F(X)
     """
     lr_may_differ = True
     examples = (

@@ -30,7 +30,8 @@ class GTSARAH(Algorithm):
 
     Args:
         lr: The step size.
-        period: q; every so many rounds the estimate begins anew from the full gradient.
+        period: q, the number of recursive steps after each full gradient, as in the paper. The full gradient is
+            therefore taken every q + 1 rounds. (D-GET's q counts all rounds: its refresh comes every q rounds.)
 
     Deviations: none. The rate's constants were not checked; the equations were, by their fixed point (the exact
     minimiser) and by keeping the mean of Y at the mean of v.
@@ -43,13 +44,13 @@ class GTSARAH(Algorithm):
     paper = "Xin et al., 2022 (arXiv 2008.07428)"
     messages = 2
     step_pace = 0.2
-    gradients = "2 (a full one every q-th round)"
+    gradients = "2 (a full one every q + 1 rounds)"
     state = 4
     compressors = "none"
     assumes = "finite sums, mean-square smoothness"
-    rate = "||grad f||^2 <= eps after O(sqrt(N)/eps) gradients of rows in all, N = nm"
+    rate = "||grad f||^2 <= eps after N + O(sqrt(N)/eps) gradients of rows in all, N = nm, if n <= O(sqrt(N) rho^3)"
     equations = """
-        v  = F(X) full, every q-th round; else F(X; xi) - F(X_prev; xi) + v_prev
+        v  = F(X) full, every q + 1 rounds; else F(X; xi) - F(X_prev; xi) + v_prev
         Y+ = Y W + v - v_prev                     Y = v_prev = 0 at the start
         X+ = X W - eta Y+
     """
@@ -70,16 +71,16 @@ class GTSARAH(Algorithm):
         return SARAHState(x, x, zeros_float64(x), torch.zeros_like(x))
 
     def step(self, state: SARAHState, round: Round) -> SARAHState:
-        """One round."""
-        return recursive_tracking(state, round, self.period)
+        """A full gradient, then q recursive steps."""
+        return recursive_tracking(state, round, is_full=round.t % (self.period + 1) == 0)
 
 
-def recursive_tracking(state: SARAHState, round: Round, period: int) -> SARAHState:
+def recursive_tracking(state: SARAHState, round: Round, *, is_full: bool) -> SARAHState:
     """SARAH's estimate at X^t, the tracker, and X^(t+1); X^t and the old tracker travel while gradients are taken."""
     x, y = state.x, state.y
     q_x, q_y = round.compress(identity(), x, "x"), round.compress(identity(), y, "y")
     pending = round.exchange(q_x, q_y)
-    v = recursive_estimate(x, state.old_x, state.v, round, is_full=round.t % period == 0)
+    v = recursive_estimate(x, state.old_x, state.v, round, is_full=is_full)
     mixed_x, mixed_y = pending.wait()
     y = y + (mixed_y - q_y.dense()) + v - state.v
     return SARAHState((mixed_x - round.lr * y).to(x), x, y, v)
