@@ -13,7 +13,7 @@ from rich.table import Table
 from gossamer.cli.output import VERDICTS, complain, console, note, results
 from gossamer.errors import InputError, check_integer
 from gossamer.paper import exactness
-from gossamer.paper.exactness import Outcome
+from gossamer.paper.exactness import Entry, Outcome
 from gossamer.paper.reproduction import write_csv
 
 _ROUNDS = 6000  # after which verdicts are given
@@ -68,17 +68,27 @@ def _run(rounds: int, quiet: bool) -> list[Outcome]:
 
 def _row(outcome: Outcome) -> dict[str, Any]:
     largest, *rest = outcome.errors.values()
+    norms = (outcome.grad_norm, outcome.expected_grad_norm)
+    measured, predicted = (None if norm is None else float(f"{norm:.4g}") for norm in norms)
     return {
         "method": outcome.entry.label,
-        "expected": "exact" if outcome.entry.power is None else f"a floor that falls as lr^{outcome.entry.power:g}",
+        "expected": _expected(outcome.entry),
         "lr": outcome.entry.method.lr_at(0),
         "rounds": outcome.rounds,
         "error": float(f"{largest:.4g}"),
         "error_at_half_the_lr": float(f"{rest[0]:.4g}") if rest else None,
         "error_at_a_quarter": float(f"{rest[1]:.4g}") if rest else None,
         "power": None if outcome.power is None else round(outcome.power, 3),
+        "grad_norm": measured,
+        "grad_norm_expected": predicted,
         "holds": outcome.holds,
     }
+
+
+def _expected(entry: Entry) -> str:
+    if entry.apart is not None:
+        return "the clipped fixed point, sum clip(grad f_i) = 0, which is not stationary"
+    return "exact" if entry.power is None else f"a floor that falls as lr^{entry.power:g}"
 
 
 def _show(outcomes: list[Outcome], is_short: bool) -> None:
@@ -87,7 +97,7 @@ def _show(outcomes: list[Outcome], is_short: bool) -> None:
     for heading in ("method", "rounds", "error", ""):
         table.add_column(heading, justify="right" if heading in ("rounds", "error") else "left")
     for outcome in outcomes:
-        if outcome.entry.power is None:
+        if outcome.entry.power is None and outcome.entry.apart is None:
             table.add_row(
                 outcome.entry.label,
                 f"{outcome.rounds:,}",
@@ -104,9 +114,26 @@ def _show(outcomes: list[Outcome], is_short: bool) -> None:
             powers = (f"lr^{outcome.power:.2f}", f"lr^{outcome.entry.power:g}")
             table.add_row(outcome.entry.label, *errors, *powers, outcome.entry.why, _verdict(outcome, is_short))
     out.show(table)
+    table = Table(header_style="bold", title="PORTER with clipping: not a stationary point", title_justify="left")
+    for heading in ("method", "rounds", "distance to the clipped fixed point", "||grad f||", "theory", ""):
+        table.add_column(heading, justify="left" if heading in ("method", "") else "right")
+    for outcome in outcomes:
+        if outcome.grad_norm is not None:
+            table.add_row(
+                outcome.entry.label,
+                f"{outcome.rounds:,}",
+                f"{max(outcome.errors.values()):.1e}",
+                f"{outcome.grad_norm:.4g}",
+                f"{outcome.expected_grad_norm:.4g}",
+                _verdict(outcome, is_short),
+            )
+    if table.row_count:
+        out.show(table)
     out.print(
         "Least squares, 8 clients that differ on a ring, 10 coordinates, 6 rows each, float64; root mean square "
-        "distances of the clients' models. Full gradients, where it does not say single rows.",
+        "distances of the clients' models. Full gradients, where it does not say single rows. PORTER with clipping: "
+        "three clients, f_i = (x - a_i)^2 / 2, a = (0, 0, D); it stops where the clipped gradients sum to zero, so it "
+        "needs bounded dissimilarity.",
         soft_wrap=True,
     )
 

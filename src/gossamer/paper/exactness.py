@@ -3,6 +3,10 @@
 A strongly convex finite sum of least squares: 8 clients on a ring with weights 1/3, 10 coordinates, 6 rows a client,
 sorted so that clients differ; in float64, with top_3 of 10 or 3-bit dithering. The error is the root mean square
 distance of the clients' models to the minimiser.
+
+PORTER with clipping has another fixed point, where the clipped gradients sum to zero. It is shown on three clients with
+f_i = (x - a_i)^2 / 2 and a = (0, 0, D), clipped to tau = 1: two clients outvote the third however far away it is, so
+the norm of grad f there grows with D.
 """
 
 import math
@@ -16,11 +20,12 @@ from torch import Tensor
 
 from gossamer import algorithms as al
 from gossamer.algorithms.base import Algorithm
+from gossamer.compression.dense import identity
 from gossamer.compression.dithering import qsgd
 from gossamer.compression.sparse import top_k
 from gossamer.problems.linear import LinearModel
 from gossamer.problems.regression import least_squares
-from gossamer.runtime.candidates import Candidates
+from gossamer.runtime.candidates import Candidates, gradient_norms
 from gossamer.topology import MixingMatrix, mixing_matrix, ring
 
 CLIENTS, ROWS, COORDINATES = 8, 6, 10
@@ -43,6 +48,8 @@ class Entry:
     """What the floor comes from."""
     gamma_power: float = 0.0
     """gamma is lowered with lr, as lr^gamma_power."""
+    apart: float | None = None
+    """D, for PORTER with clipping: its error is the distance to where the clipped gradients sum to zero."""
 
 
 def entries() -> list[Entry]:
@@ -52,6 +59,7 @@ def entries() -> list[Entry]:
     unbiased: Any = {"lr": 0.1, "gamma": 0.3, "compressor": dither}
     floor: Any = {"lr": 0.01, "gamma": 0.2, "compressor": top}
     differ, noise = "the clients differ", "single rows are noisy"
+    clipped = al.PORTER(lr=0.2, gamma=0.5, compressor=identity(), clip=1.0, start="full")
     return [
         Entry("BEER, top_3", al.BEER(**full)),
         Entry("MoTEF, top_3", al.MoTEF(**full, lam=0.3)),
@@ -91,6 +99,7 @@ def entries() -> list[Entry]:
         Entry("D2, single rows", al.D2(lr=0.02), 0.5, 1, noise),
         Entry("BEER, top_3, single rows", al.BEER(**floor | {"lr": 0.01}), 0.5, 1, noise),
         Entry("DoCoM, top_3, single rows", al.DoCoM(**floor | {"lr": 0.01}), 0.5, 1, noise),
+        *(Entry(f"PORTER, clipped to 1, D = {apart:g}", clipped, apart=apart) for apart in (10.0, 100.0, 1000.0)),
     ]
 
 
@@ -102,6 +111,14 @@ class Outcome:
     rounds: int
     errors: dict[float, float]
     """By step size."""
+    grad_norm: float | None = None
+    """||grad f|| at the average model, of an entry with clipping."""
+
+    @property
+    def expected_grad_norm(self) -> float | None:
+        """||grad f|| where the clipped gradients sum to zero."""
+        apart = self.entry.apart
+        return None if apart is None else abs(clipped_fixed_point(apart) - apart / 3)
 
     @property
     def power(self) -> float | None:
@@ -113,11 +130,34 @@ class Outcome:
 
     @property
     def holds(self) -> bool:
-        """Exact methods reach 1e-8; floors are above that, and fall with the power that theory says, to a third."""
+        """Exact methods reach 1e-8; floors are above that, and fall with the power that theory says, to a third.
+
+        With clipping, the method reaches the clipped fixed point, and the gradient norm there is as predicted, to 2%.
+        """
         if self.entry.power is None:
-            return max(self.errors.values()) <= EXACT
+            norm, expected = self.grad_norm, self.expected_grad_norm
+            is_as_predicted = norm is None or expected is None or abs(norm / expected - 1) <= 0.02
+            return is_as_predicted and max(self.errors.values()) <= EXACT
         assert self.power is not None
         return min(self.errors.values()) > EXACT and abs(self.power - self.entry.power) <= self.entry.power / 3
+
+
+def clipped_fixed_point(apart: float) -> float:
+    """Where clip(x) + clip(x) + clip(x - apart) = 0 with clip(z) = z / (1 + |z|), by bisection."""
+    low, high = 0.0, apart
+    for _ in range(200):
+        x = (low + high) / 2
+        total = sum(z / (1 + abs(z)) for z in (x, x, x - apart))
+        low, high = (x, high) if total < 0 else (low, x)
+    return (low + high) / 2
+
+
+def clipping_world(apart: float) -> tuple[LinearModel, MixingMatrix, Tensor]:
+    """f_i = (x - a_i)^2 / 2 with a = (0, 0, apart); the network; and where the clipped gradients sum to zero."""
+    data = (np.ones((3, 1)), np.array([0.0, 0.0, apart]))
+    problem = least_squares(data, clients=3, l2=0.0, intercept=False, dtype="float64")
+    point = torch.tensor([clipped_fixed_point(apart)], dtype=torch.float64)
+    return problem, mixing_matrix(ring(3), "metropolis"), point
 
 
 def world() -> tuple[LinearModel, MixingMatrix, Tensor]:
@@ -133,7 +173,7 @@ def world() -> tuple[LinearModel, MixingMatrix, Tensor]:
 
 def run(entry: Entry, rounds: int, progress: Callable[[int], None] | None = None) -> Outcome:
     """Run an entry: an exact method until it is there, another at three step sizes side by side to the end."""
-    problem, mixing, minimiser = world()
+    problem, mixing, point = world() if entry.apart is None else clipping_world(entry.apart)
     lr = entry.method.lr_at(0)
     steps = [lr] if entry.power is None else [lr, lr / 2, lr / 4]
     settings = [{"lr": one} for one in steps]
@@ -149,7 +189,7 @@ def run(entry: Entry, rounds: int, progress: Callable[[int], None] | None = None
                 continue
             if progress is not None:
                 progress(sim.t)
-            errors = (sim.models() - minimiser).square().sum(dim=2).mean(dim=1).sqrt().tolist()
+            errors = (sim.models() - point).square().sum(dim=2).mean(dim=1).sqrt().tolist()
             if entry.power is None:
                 late = [errors]
                 if errors and errors[0] < _DONE:
@@ -157,6 +197,7 @@ def run(entry: Entry, rounds: int, progress: Callable[[int], None] | None = None
             elif sim.t > rounds // 2:
                 late.append(errors)
     if len(sim.alive) < len(steps):
-        return Outcome(entry, sim.t, dict.fromkeys(steps, math.inf))
+        return Outcome(entry, sim.t, dict.fromkeys(steps, math.inf), None if entry.apart is None else math.inf)
     means = [math.sqrt(sum(row[place] ** 2 for row in late) / len(late)) for place in range(len(steps))]
-    return Outcome(entry, sim.t, dict(zip(steps, means, strict=True)))
+    norm = None if entry.apart is None else float(gradient_norms(sim)[0])
+    return Outcome(entry, sim.t, dict(zip(steps, means, strict=True)), norm)
