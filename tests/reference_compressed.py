@@ -115,7 +115,7 @@ def cedas(
 def c_gt(
     X: Array, Y: Array, W: Array, grad: Gradient, C: Compression, eta: float, gamma: float, a: float
 ) -> Iterator[list[Array]]:
-    """C-GT (arXiv 2103.13748); Y is Y^0 and F(X^0).
+    """C-GT (arXiv 2205.12623); Y is Y^0 and F(X^0).
 
     X+ = X - gamma (Xh - Xw) - eta Y; Y+ = Y - gamma (Yh - Yw) + F(X+) - F(X).
     """

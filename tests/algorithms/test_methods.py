@@ -217,6 +217,23 @@ def test_destress_tracks_the_mean_and_its_activation_has_no_bias() -> None:
     assert (off.mean(dim=0).abs() <= 5 * off.std(dim=0) / math.sqrt(200) + 1e-12).all()
 
 
+def test_motef_started_as_in_its_published_code() -> None:
+    """With M^0 = 0 and V^0 = F(X^0) the mean of V - M stays F(X^0): it stops where grad f = -grad f(X^0)."""
+    problem = gs.quadratic(clients=6, d=8, condition=2.0, heterogeneity=2.0, dtype="float64")
+    method = al.MoTEF(lr=0.1, gamma=0.5, compressor=gs.identity(), lam=0.5)
+    paper, code = (Simulation(method, problem, MIXING) for _ in range(2))
+    first = problem.gradient(paper.state.x).mean(dim=0)
+    for sim in (paper, code):
+        sim.step()
+    code.state = replace(code.state, old=torch.zeros_like(code.state.old))
+    for _ in range(1500):
+        for sim in (paper, code):
+            sim.step()
+    at_paper, at_code = (problem.gradient(sim.state.x).mean(dim=0) for sim in (paper, code))
+    assert at_paper.norm() < 1e-8 * first.norm()
+    assert torch.allclose(at_code, -first, rtol=1e-6)
+
+
 def test_clipping() -> None:
     z = torch.randn(3, 4, 10, dtype=torch.float64) * 100
     assert (clip(z, 2.0).norm(dim=-1) < 2).all()

@@ -14,7 +14,6 @@ from gossamer.compression.dense import identity
 from gossamer.paper.exactness import Entry, entries, run
 from gossamer.registry import methods
 
-
 BEER = al.BEER(lr=0.2, gamma=0.5, compressor=identity())
 
 

@@ -82,7 +82,7 @@ class BEER(Algorithm):
     gradients = "1 (2 reevaluated)"
     state = 7
     assumes = "nothing more: any difference between the clients"
-    rate = "O(1/T); linear under PL"
+    rate = "O(1/T) up to a floor of order sigma^2/b; linear under PL with full gradients"
     equations = """
         X+ = X + gamma H (W - I) - eta V
         H+ = H + C(X+ - H)

@@ -29,7 +29,8 @@ class CGTState:
 @dataclass(frozen=True)
 class CGT(Algorithm):
     """C-GT of Liao, Li, Huang, Pu: *A Compressed Gradient Tracking Method for Decentralized Optimization with Linear
-    Convergence*, IEEE Transactions on Automatic Control 2022 (arXiv 2103.13748).
+    Convergence*, IEEE Transactions on Automatic Control 2022 (arXiv 2205.12623). Its theory is for strongly convex
+    objectives.
 
     =======  ==========  ====================================================
     here     paper       meaning
@@ -60,12 +61,12 @@ class CGT(Algorithm):
     start: Start = "full"
 
     title = "C-GT"
-    paper = "Liao et al., 2022 (arXiv 2103.13748)"
+    paper = "Liao et al., 2022 (arXiv 2205.12623)"
     messages = 2
     state = 7
     compressors = "any"
-    assumes = "nothing more: any difference between the clients"
-    rate = "linear if strongly convex"
+    assumes = "strong convexity; any difference between the clients"
+    rate = "linear"
     equations = """
         Xh, Xw = COMM(X);  Yh, Yw = COMM(Y)       COMM(Y):  q = C(Y - H);  Yh = H + q;  Yw = H W + q W;  H+ = H + a q
         X+ = X - gamma (Xh - Xw) - eta Y          Y = F(X) at the start

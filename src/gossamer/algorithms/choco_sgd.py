@@ -44,6 +44,9 @@ class CHOCOSGD(Algorithm):
             `"stale"` with those of the round before (Koloskova, Lin, Stich, Jaggi, arXiv 1907.09356, and BEER without
             its tracker), which lets communication hide behind the next gradient.
 
+    The paper's rate is for strongly convex objectives. The rate for nonconvex ones is that of Koloskova, Lin, Stich,
+    Jaggi, arXiv 1907.09356. Both assume bounded second moments of the gradients.
+
     Deviations: none.
     """
 
@@ -57,8 +60,8 @@ class CHOCOSGD(Algorithm):
     messages = 1
     step_pace = 6.0
     state = 3
-    assumes = "bounded gradients, or bounded difference between the clients"
-    rate = "O(sigma/sqrt(nT) + (G/(alpha rho^2 T))^(2/3)); a floor at constant step"
+    assumes = "bounded gradients"
+    rate = "O(sigma/sqrt(nT) + (G/(alpha rho^2 T))^(2/3)) (arXiv 1907.09356); a floor at constant step"
     equations = """
         X' = X - eta F(X)
         H+ = H + C(X' - H)

@@ -31,9 +31,11 @@ class D2(Algorithm):
         lr: The step size.
         lazy: Mix with (W + I)/2 in place of W. D2 needs a smallest eigenvalue above -1/3, which this always gives and W
             itself often does not have (FDLA weights on a ring of 10: -0.826).
-        mix_first: Mix in the first step, too, as the paper does; its published code, and NIDS, do not.
+        mix_first: Mix in the first step, too, as the paper does. NIDS does not, nor does the D2 in the code that the
+            authors of BEER published.
 
-    Deviations: `lazy` by default, as above. The extrapolation is a sum that never forgets, so it is kept in float64.
+    Deviations: `lazy` by default, as above. Where lr changes, each gradient keeps the lr of its own round. The
+    extrapolation is a sum that never forgets, so it is kept in float64.
     """
 
     lr: LR

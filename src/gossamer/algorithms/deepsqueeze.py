@@ -51,7 +51,7 @@ class DeepSqueeze(Algorithm):
     paper = "Tang et al., 2019 (arXiv 1907.07346)"
     messages = 1
     state = 2
-    assumes = "bounded difference between the clients"
+    assumes = "bounded dissimilarity"
     rate = "O(sigma/sqrt(nT)) leading; a floor at constant step"
     equations = """
         X' = X - eta F(X)

@@ -78,7 +78,7 @@ class DoCoM(Algorithm):
     gradients = "2"
     state = 8
     assumes = "mean-square smoothness; any difference between the clients"
-    rate = "O(T^(-2/3)); linear under PL"
+    rate = "O(T^(-2/3)); linear under PL with full gradients"
     equations = """
         X' = X - eta g;  Xh+ = Xh + C(X' - Xh);  X+ = X' + gamma Xh+ (W - I)
         v+ = beta F(X+; xi) + (1 - beta)(v + F(X+; xi) - F(X; xi))

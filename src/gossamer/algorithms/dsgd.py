@@ -41,7 +41,7 @@ class DSGD(Algorithm):
     messages = 1
     state = 1
     compressors = "none"
-    assumes = "bounded difference between the clients"
+    assumes = "bounded dissimilarity"
     rate = "O(sigma/sqrt(nT)) + terms in zeta^2/rho^2; a floor at constant step"
     equations = """
         X+ = X W - eta F(X)                       combine-then-adapt

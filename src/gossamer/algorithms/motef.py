@@ -42,7 +42,11 @@ class MoTEF(Algorithm):
         lam: In (0, 1].
         start: M^0 = V^0 is the `"full"` local gradient or this round's `"minibatch"` gradient.
 
-    Deviations: none. (The code published with the paper begins with M^0 = 0, which has another fixed point.)
+    The paper and its published code start differently. The paper has M^0 = V^0 = F(X^0), which is what runs here. The
+    code has M^0 = 0 and V^0 = F(X^0). As V follows the changes of M, the mean of V - M never changes: it stays 0 with
+    the paper's start and mean F(X^0) with the code's, whose fixed point is therefore not stationary.
+
+    Deviations: none.
     """
 
     lr: LR

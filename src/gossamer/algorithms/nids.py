@@ -26,7 +26,8 @@ class NIDS(Algorithm):
         lr: The step size; up to 2/L, whatever the graph.
         c: How much of W is mixed in, in (0, 1/(1 - lambda_min(W))]; 1/2 always will do.
 
-    Deviations: no proximal step. The extrapolation is a sum that never forgets, so it is kept in float64.
+    Deviations: no proximal step. Where lr changes, each gradient keeps the lr of its own round. The extrapolation is a
+    sum that never forgets, so it is kept in float64.
     """
 
     lr: LR

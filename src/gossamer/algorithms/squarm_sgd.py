@@ -65,7 +65,7 @@ class SQuARMSGD(Algorithm):
     step_pace = 6.0
     exchanges = "1 every H-th round"
     state = 4
-    assumes = "bounded second moments of gradients"
+    assumes = "bounded gradients"
     rate = "O(1/sqrt(nT)) leading; a floor at constant step"
     equations = """
         v  = beta v + F(X);  X' = X - eta (beta v + F(X))

@@ -20,7 +20,7 @@ _ROUNDS = 6000  # after which verdicts are given
 
 
 def exactness_table(options: argparse.Namespace) -> int:
-    """Which methods find the exact minimiser, at which floor the others stop, and how the floors fall.
+    """Which methods find the exact minimiser, where the others stop, how their floors fall, and what clipping does.
 
     Exit code 1 says that something does not hold.
     """

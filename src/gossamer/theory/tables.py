@@ -79,7 +79,7 @@ class Orders:
     network_rounds: Order | None
     """To epsilon with full gradients, with alpha and rho, where the paper says it (section 4.1)."""
     assumes: str
-    """Beside smoothness and bounded variance."""
+    """Beside smoothness and bounded variance; the same words as in `gossamer methods`."""
 
 
 def orders(method: str) -> Orders:
@@ -154,6 +154,6 @@ _ROWS = (
         _order({"epsilon": -2}),
         _order({"sigma": 2, "epsilon": -4}, {"epsilon": -2}),
         _order({"rho": -3, "alpha": -1, "epsilon": -2}),
-        "nothing",
+        "nothing more: any difference between the clients",
     ),
 )
