@@ -1,4 +1,8 @@
+import subprocess
+import sys
+import tracemalloc
 import zlib
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,14 +17,35 @@ from gossamer import registry
 from gossamer.compression import packet
 from gossamer.compression.base import CODECS
 from gossamer.compression.bits import pack, packed_size, unpack
+from gossamer.compression.layout import Layout
+from gossamer.compression.sparse import seeded_places
 from gossamer.compression.wire import varint
 from gossamer.errors import CodecError
+from gossamer.streams import keyed_uniform
 
 COMPRESSORS = [
     factory(**settings)
     for factory in map(registry.compressors.get, registry.compressors)
     for settings in factory.examples  # type: ignore[attr-defined]
 ]
+
+
+def with_checksum(body: bytes) -> bytes:
+    return body + zlib.crc32(body).to_bytes(4, "little")
+
+
+def hostile(kind: int, d: int, payload: bytes) -> bytes:
+    return with_checksum(
+        b"\xb1"
+        + bytes(4)
+        + varint(0)
+        + varint(0)
+        + varint(d)
+        + b"\x01"
+        + bytes([kind])
+        + varint(len(payload))
+        + payload
+    )
 
 
 @st.composite
@@ -79,7 +104,7 @@ def test_the_receiver_says_what_it_expects() -> None:
     cases: tuple[tuple[dict[str, Any], str], ...] = (
         ({"d": 31}, "31 coordinates were expected, but the packet is of 30"),
         ({"dtype": torch.float64}, "float64 was expected, but the packet is of torch.float32"),
-        ({"max_bytes": 119}, "stands for 120 bytes of numbers, above the limit of 119"),
+        ({"max_bytes": 119}, "claims 120 bytes of numbers .30 coordinates., above the limit of 119"),
     )
     for expected, said in cases:
         with pytest.raises(CodecError, match=said):
@@ -93,6 +118,98 @@ def test_a_claim_beyond_reason_is_refused_before_anything_is_made() -> None:
     reader[at : at + 1] = varint(2**40)
     with pytest.raises(CodecError, match="above the limit"):
         gs.decode(bytes(reader) + zlib.crc32(bytes(reader)).to_bytes(4, "little"))
+
+
+def claiming(whole: bytes, d: int) -> bytes:
+    """The packet with another number of coordinates in its header, and a checksum that fits."""
+    start = 5 + len(varint(300)) + len(varint(300))  # after run, round and client
+    old = 1 if whole[start] < 128 else 2
+    return with_checksum(whole[:start] + varint(d) + whole[start + old : -4])
+
+
+@pytest.mark.parametrize("d", [2**22, 2**26, 2**40, 2**62])
+def test_a_large_claim_without_d_is_refused_before_any_message_is_read(d: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For every kind of message, fixed or entropy-coded, in blocks or not; packets here hold two messages."""
+    monkeypatch.setattr(packet, "_parse", lambda *_: pytest.fail("a message was read"))
+    packets = [claiming(whole, d) for whole in PACKETS_OF_TWO]
+    tracemalloc.start()
+    try:
+        for buffer in packets:
+            with pytest.raises(CodecError, match=f"claims .* above the limit of 16,777,216; .* pass `d={d}` or"):
+                gs.decode(buffer)
+        assert tracemalloc.get_traced_memory()[1] < 1 << 16
+    finally:
+        tracemalloc.stop()
+
+
+def test_what_is_expected_or_allowed_may_be_large() -> None:
+    d = 2**23
+    (buffer,) = gs.top_k(1)(torch.ones(1, d)).encode()
+    with pytest.raises(CodecError, match="claims 33,554,432 bytes of numbers"):
+        gs.decode(buffer)
+    assert gs.decode(buffer, d=d).dense().sum() == 1
+    assert gs.decode(buffer, max_bytes=4 * d).dense().sum() == 1
+    with pytest.raises(CodecError, match="above the limit of 100"):
+        gs.decode(buffer, d=d, max_bytes=100)
+
+
+def small_packets_of_large_messages(d: int) -> dict[str, bytes]:
+    """The shortest packets of each kind, written by hand: a few bytes each for d coordinates."""
+    one = np.float32(1).tobytes()
+    tensors = [d - 1000, *[1] * 1000]
+    layout = varint(d - 1000) + varint(len(tensors)) + b"".join(map(varint, tensors))
+    scales = one * len(tensors)
+    return {
+        "levels, a table": hostile(128 + 2, d, varint(32) + one + b"\0"),
+        "levels, gaps": hostile(128 + 2, d, varint(32) + one + b"\xfe\0"),
+        "levels, a histogram": hostile(128 + 2, d, varint(32) + one + b"\xff\x01\xff"),
+        "levels, blocks": hostile(128 + 2, d, varint(33) + layout + scales + b"\xfe\0"),
+        "powers": hostile(128 + 5, d, one + b"\0\0" + b"\0"),
+        "signs": hostile(128 + 4, d, b"\0" + one + b"\xff\x01\xff"),
+        "signs, blocks": hostile(128 + 4, d, layout + scales + b"\xff\x01\xff"),
+        "sparse": hostile(3, d, b"\x01" + one + bytes(-(-((d - 1).bit_length()) // 8))),
+        "seeded": hostile(6, d, b"\x01" + b"\0" + bytes(7) + one),
+        "seeded, blocks": hostile(6, d, b"\x01" + layout + bytes(7) + one * len(tensors)),
+        "silence": hostile(7, d, b""),
+    }
+
+
+def test_a_claim_within_the_limit_takes_memory_in_proportion() -> None:
+    """In a process of its own, whose address space is limited: torch's memory counts, too."""
+    script = f"""
+import resource, sys
+from pathlib import Path
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+import gossamer as gs
+from test_packet import small_packets_of_large_messages
+d = 1 << 22
+for small in small_packets_of_large_messages(2000).values():
+    gs.decode(small).dense()  # tables are made on first use
+used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + 16 * 4 * d,) * 2)
+for kind, buffer in small_packets_of_large_messages(d).items():
+    try:
+        assert gs.decode(buffer).dense().shape == (1, d)
+    except (MemoryError, RuntimeError) as error:
+        print(kind, error)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+@pytest.mark.parametrize("k", [1, 3, 40])
+def test_places_are_the_same_however_blocks_are_padded(k: int) -> None:
+    tensors = (40, 1, 7, 2)
+    layout, seed = Layout(50, 40, tensors), torch.tensor([7, 8])
+    found = seeded_places(seed, k, layout)
+    for row, one in enumerate((7, 8)):
+        drawn = keyed_uniform(one, "rand_k", 50)
+        begin, expected = 0, []
+        for length in tensors:
+            order = np.argsort(-drawn[begin : begin + length])[:k]
+            expected += sorted(begin + int(place) for place in order)
+            begin += length
+        assert found[row].tolist() == expected
 
 
 @given(width=st.integers(0, 40), count=st.integers(0, 40), data=st.data())
@@ -117,6 +234,7 @@ def packets_of_all_kinds() -> list[bytes]:
 
 
 PACKETS = packets_of_all_kinds()
+PACKETS_OF_TWO = PACKETS[:-2]
 
 
 @given(st.binary(max_size=200))
@@ -142,10 +260,6 @@ def test_flipped_bits_and_cuts_are_noticed(number: int) -> None:
             gs.decode(whole[:cut])
         with pytest.raises(CodecError):
             gs.decode(whole + whole[: cut + 1])
-
-
-def with_checksum(body: bytes) -> bytes:
-    return body + zlib.crc32(body).to_bytes(4, "little")
 
 
 @given(data=st.data())
@@ -174,27 +288,13 @@ def test_a_lie_with_a_right_checksum_is_refused_or_is_another_message(data: st.D
         assert torch.isfinite(dense).all()
 
 
-def hostile(kind: int, d: int, payload: bytes) -> bytes:
-    return with_checksum(
-        b"\xb1"
-        + bytes(4)
-        + varint(0)
-        + varint(0)
-        + varint(d)
-        + b"\x01"
-        + bytes([kind])
-        + varint(len(payload))
-        + payload
-    )
-
-
 def test_blocks_that_promise_too_much_are_refused() -> None:
     n = 100_000
     wide = varint(1) + varint(n) + varint(n) + b"\x01" * n + bytes(7) + bytes(4 * n)
     with pytest.raises(CodecError, match="do not fit"):
         gs.decode(hostile(6, n, wide))
     with pytest.raises(CodecError, match="blocks cannot be described in"):
-        gs.decode(hostile(4, 2**25, varint(1) + varint(1) + varint(2**25)))
+        gs.decode(hostile(4, 2**22, varint(1) + varint(1) + varint(2**22)))
 
 
 @pytest.mark.parametrize("thing", [None, "abc", 3.5, -1, 10**13])

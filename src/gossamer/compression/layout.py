@@ -67,6 +67,9 @@ class Layout:
         """(rows, blocks) to (rows, d) or (rows, 1): each block's number at each of its coordinates."""
         if self.blocks == 1:
             return numbers
+        if self.tensors:  # without padding: one long tensor among many short ones would take blocks x size numbers
+            lengths = torch.tensor(self.lengths, device=numbers.device)
+            return numbers.repeat_interleave(lengths, dim=1, output_size=self.d)
         return self.merge(numbers.repeat_interleave(self.size, dim=1).view(-1, self.size))
 
     def head(self) -> bytes:

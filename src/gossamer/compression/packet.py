@@ -35,7 +35,7 @@ _DTYPES = {0: torch.float32, 1: torch.float64}
 _CODED = 128
 _STOP = 128
 _MOST_MESSAGES = 15
-_MOST_BYTES = 1 << 28
+_MOST_BYTES = 1 << 24  # 4 million float32 coordinates, decoded in well under a second
 
 message_kinds: dict[int, type[Message]] = {m.kind: m for m in (Dense, Levels, Sparse, Signs, Powers, Seeded, Silence)}
 """Which class reads which kind of message; other packages add theirs, from 64 to 127."""
@@ -125,15 +125,19 @@ def encode(
 
 
 def decode(
-    buffer: bytes, *, d: int | None = None, dtype: torch.dtype | None = None, max_bytes: int = _MOST_BYTES
+    buffer: bytes, *, d: int | None = None, dtype: torch.dtype | None = None, max_bytes: int | None = None
 ) -> Packet:
     """The packet in `buffer`, or a CodecError that says what is wrong with it.
+
+    A packet of a few bytes may claim any number of coordinates, since zeros compress to nothing. The claim is checked
+    before memory is allocated for it: give `d` where it is known.
 
     Args:
         buffer: The bytes of one packet.
         d: How many coordinates are expected; another number is refused.
         dtype: The type that is expected; another is refused.
-        max_bytes: Refuse messages whose numbers would take more memory than this together.
+        max_bytes: Refuse messages whose decoded numbers take more bytes than this together. The default is 16 MiB
+            (4 million float32 coordinates in one message); with `d`, which bounds the size itself, there is no limit.
     """
     if not isinstance(buffer, bytes | bytearray | memoryview):
         raise CodecError(f"A packet is bytes, got {type(buffer).__name__}.")
@@ -149,8 +153,13 @@ def decode(
         raise CodecError(f"{d} coordinates were expected, but the packet is of {header.d}.")
     if dtype is not None and header.dtype != dtype:
         raise CodecError(f"{dtype} was expected, but the packet is of {header.dtype}.")
-    if (claim := len(header.messages) * header.d * header.dtype.itemsize) > max_bytes:
-        raise CodecError(f"The packet stands for {claim:,} bytes of numbers, above the limit of {max_bytes:,}.")
+    if max_bytes is None and d is None:
+        max_bytes = _MOST_BYTES
+    if max_bytes is not None and (claim := len(header.messages) * header.d * header.dtype.itemsize) > max_bytes:
+        raise CodecError(
+            f"The packet claims {claim:,} bytes of numbers ({header.d:,} coordinates), above the limit of "
+            f"{max_bytes:,}; if that is expected, pass `d={header.d}` or a larger `max_bytes`."
+        )
     reader = Reader(buffer, header.end)
     messages = []
     for kind, coded, length in header.messages:

@@ -262,7 +262,13 @@ def seeded_places(seed: Tensor, k: int, layout: Layout) -> Tensor:
     """(rows, kept) rising places: in each block, those of the k largest of numbers drawn with the row's seed."""
     rows = []
     for one in seed.tolist():
-        drawn = layout.split(torch.from_numpy(keyed_uniform(one, "rand_k", layout.d))[None]).numpy()
+        uniform = keyed_uniform(one, "rand_k", layout.d)
+        if layout.blocks * layout.size > 2 * layout.d:  # short tensors beside long ones: padding would take most memory
+            ends = np.cumsum(layout.lengths)
+            parts = [np.sort(np.argpartition(part, -min(k, len(part)))[-k:]) for part in np.split(uniform, ends[:-1])]
+            rows.append(torch.from_numpy(np.concatenate(parts) + np.repeat(ends - layout.lengths, [*map(len, parts)])))
+            continue
+        drawn = layout.split(torch.from_numpy(uniform)[None]).numpy()
         chosen = np.zeros(drawn.shape, bool)
         np.put_along_axis(chosen, np.argpartition(drawn, -k, axis=1)[:, -k:], True, axis=1)
         # A short block is padded with zeros, which come last: they are chosen only where all of the block is.

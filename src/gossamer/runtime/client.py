@@ -167,7 +167,7 @@ class Client:
         try:
             raw = buffer.numpy()
             length = packet.length(raw[:_HEADER].tobytes())
-            read = packet.decode(raw[:length].tobytes(), d=own.shape[1], dtype=own.dtype, max_bytes=1 << 62)
+            read = packet.decode(raw[:length].tobytes(), d=own.shape[1], dtype=own.dtype)
             expected = {"run": self.run, "round": t, "client": j, "messages": len(present)}
             found = {"run": read.run, "round": read.round, "client": read.client, "messages": len(read.messages)}
             for name, value in expected.items():
