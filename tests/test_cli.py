@@ -428,18 +428,21 @@ def test_a_run_that_fails_exits_with_1(spec: Path, tmp_path: Path) -> None:
     """The disk is full: /dev/full takes the place of a record."""
     if not Path("/dev/full").exists():
         pytest.skip("needs /dev/full")
-    script = f"""
-import sys
-from pathlib import Path
-from gossamer.cli import main
-whole = Path.open
-Path.open = lambda self, *a, **k: whole(Path("/dev/full") if ".jsonl" in self.name else self, *a, **k)
-sys.exit(main(["run", {str(spec)!r}, "-q", "-o", {str(tmp_path / "out")!r}]))
-"""
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
-    assert done.returncode == 1, done.stderr
-    assert "The run could not be finished" in done.stderr
-    assert "Traceback" not in done.stderr
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / ".BEER-seed0.jsonl.tmp").symlink_to("/dev/full")
+    done = forked("run", "my.toml", "-q", "-o", "out", cwd=tmp_path)
+    assert done.returncode == 1
+    assert done.stderr == (
+        "gossamer: The run could not be finished: 'out/BEER-seed0.jsonl' cannot be written: No space left on device; "
+        "make room or choose another folder.\n"
+    )
+    (out / "spec.toml").unlink()
+    (out / "spec.toml").symlink_to("/dev/full")
+    done = forked("run", "my.toml", "-q", "-o", "out", "--force", cwd=tmp_path)
+    assert done.returncode == 1
+    said = "gossamer: There is no room left on the disk to write 'out/spec.toml'; make some and retry.\n"
+    assert done.stderr == said
 
 
 def test_force_says_what_stays(tmp_path: Path) -> None:

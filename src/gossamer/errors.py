@@ -3,11 +3,16 @@
 Every check of an argument goes through a function here, so that one kind of mistake reads the same everywhere.
 """
 
+import contextlib
 import difflib
+import errno
 import math
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from numbers import Integral, Real
+
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+"""What the system says when a disk, or what one may use of it, is full."""
 
 
 class GossamerError(Exception):
@@ -98,8 +103,29 @@ def check_bool(name: str, value: object) -> None:
 
 def check_path(name: str, value: object) -> None:
     """Refuse anything but a string or a path."""
-    if not isinstance(value, str | os.PathLike) or not os.fspath(value):
+    text = os.fspath(value) if isinstance(value, str | os.PathLike) else None
+    if not isinstance(text, str) or not text:
         raise InputError(f"`{name}` must be a string or a path, got {_shown(value)}.")
+    if "\0" in text:
+        raise InputError(f"`{name}` must not contain a NUL character, got {_shown(value)}.")
+
+
+def check_callable(name: str, value: object) -> None:
+    """Refuse anything that cannot be called; None stands for no function."""
+    if value is not None and not callable(value):
+        raise InputError(f"`{name}` must be a function or None, got {_shown(value)}.")
+
+
+@contextlib.contextmanager
+def writing(path: str | os.PathLike[str]) -> Iterator[None]:
+    """A file of a run is written inside; if that fails, the RunError names the file and the cause."""
+    try:
+        yield
+    except OSError as error:
+        raise RunError(
+            f"The run could not be finished: '{os.fspath(path)}' cannot be written: {error.strerror or error}; make "
+            "room or choose another folder."
+        ) from None
 
 
 def settle(instance: object, **checked: object) -> None:

@@ -4,6 +4,7 @@ Here a file becomes a `Spec`: keys and their types are checked, and every mistak
 compressors, ...) are looked up when the experiment is prepared, still before anything runs.
 """
 
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -64,17 +65,44 @@ class Spec:
 
 def load_spec(path: Path) -> Spec:
     """The spec in a TOML file; a mistake is a sentence that begins with the file."""
-    try:
-        text = path.read_text(encoding="utf-8")
-        table = tomllib.loads(text)
-    except OSError as error:
-        raise InputError(f"The spec '{path}' cannot be read: {error.strerror or error}.") from None
-    except (ValueError, RecursionError) as error:  # TOML's own errors are ValueErrors, and so are wrong characters
-        raise InputError(f"The spec '{path}' is not TOML: {str(error).rstrip('.')}.") from None
+    text, table = read_toml(path)
     try:
         return replace(parse_spec({"name": path.stem} | table), text=text)
     except InputError as error:
         raise InputError(f"In '{path}': {error}") from None
+
+
+_MOST_BYTES = 1 << 18
+_MOST_PARTS = 16
+_PART = r"""(?:[A-Za-z0-9_-]++|"(?:[^"\\\n]|\\.)*+"|'[^'\n]*+')"""
+_LONG_KEY = re.compile(rf"(?<![A-Za-z0-9_-]){_PART}(?:[ \t]*+\.[ \t]*+{_PART}){{{_MOST_PARTS}}}")
+
+
+def read_toml(path: Path) -> tuple[str, Table]:
+    """Text and content of a TOML file from a user, refused before it is parsed if it is too large or nested too deep.
+
+    A key of 200,000 parts, in a file of 400 kB, would take 22 GB: tomllib keeps each prefix of a dotted key.
+    """
+    try:
+        with path.open("rb") as file:
+            content = file.read(_MOST_BYTES + 1)
+        if len(content) > _MOST_BYTES:
+            raise InputError(
+                f"The spec '{path}' is larger than {_MOST_BYTES:,} bytes; keep large matrices in .csv or .npy files."
+            )
+        text = content.decode().replace("\r\n", "\n")
+        if (key := _LONG_KEY.search(text)) is not None:
+            line = text.count("\n", 0, key.start()) + 1
+            raise InputError(f"The spec '{path}' has a key of more than {_MOST_PARTS} parts in line {line}.")
+        return text, tomllib.loads(text)
+    except OSError as error:
+        raise InputError(f"The spec '{path}' cannot be read: {error.strerror or error}.") from None
+    except RecursionError:
+        raise InputError(f"The spec '{path}' is nested too deeply.") from None
+    except InputError:
+        raise
+    except ValueError as error:  # TOML's own errors are ValueErrors, and so are wrong characters
+        raise InputError(f"The spec '{path}' is not TOML: {str(error).rstrip('.')}.") from None
 
 
 _KEYS: dict[str, tuple[type, str]] = {

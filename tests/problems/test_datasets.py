@@ -1,4 +1,7 @@
+import bz2
 import gzip
+import lzma
+import os
 import struct
 from pathlib import Path
 
@@ -96,10 +99,53 @@ def test_damaged_mnist_is_noticed(data_dir: Path, tmp_path: Path) -> None:
         (folder / path.name).write_bytes(path.read_bytes())
     labels = folder / "t10k-labels-idx1-ubyte.gz"
     labels.write_bytes(gzip.compress(b"\0" * 100))
-    with pytest.raises(gs.DataError, match=r"t10k-labels.*damaged: its SHA-256 is not that of the original"):
+    with pytest.raises(gs.DataError, match=r"t10k-labels.*damaged: the SHA-256 of its content is not the original's"):
         load("mnist", tmp_path)
     labels.write_bytes((data_dir / "mnist" / labels.name).read_bytes())
     assert len(load("mnist", folder).labels) == 60_000, "the folder itself will do"
+
+
+@pytest.mark.parametrize("packing", [".gz", ".xz", ".bz2", ""])
+def test_content_counts_and_not_how_a_file_is_packed(packing: str, data_dir: Path, tmp_path: Path) -> None:
+    pack = {".gz": lambda data: gzip.compress(data, 1, mtime=5), ".xz": lzma.compress, ".bz2": bz2.compress}
+    folder = tmp_path / "mnist"
+    folder.mkdir()
+    (tmp_path / "a9a").mkdir()
+    for path in (data_dir / "mnist").glob("*.gz"):
+        content = gzip.decompress(path.read_bytes())
+        (folder / (path.stem + packing)).write_bytes(pack.get(packing, bytes)(content))
+    for path in (data_dir / "a9a").glob("*.xz"):
+        content = lzma.decompress(path.read_bytes())
+        (tmp_path / "a9a" / (path.stem + packing)).write_bytes(pack.get(packing, bytes)(content))
+    assert len(load("mnist", tmp_path).labels) == 60_000
+    assert len(load("a9a", tmp_path).labels) == 32_561
+    labels = folder / f"t10k-labels-idx1-ubyte{packing}"
+    other = idx(2049, 10_000, body=bytes(10_000))
+    labels.write_bytes(pack.get(packing, bytes)(other))
+    with pytest.raises(gs.DataError, match=r"t10k-labels.*SHA-256 of its content is not the original's"):
+        load("mnist", tmp_path)
+
+
+def test_fashion_mnist() -> None:
+    """As in Debian's package dataset-fashion-mnist, whose gzip headers differ from the published files'."""
+    places = [os.environ.get("GOSSAMER_DATA") or "/usr/share/datasets", "/usr/share/datasets"]
+    folder = next((place for place in places if (Path(place) / "fashion-mnist").is_dir()), None)
+    if folder is None:
+        pytest.skip("Fashion-MNIST is not in $GOSSAMER_DATA or /usr/share/datasets")
+    data = load("fashion_mnist", folder)
+    assert data.features.shape == (60_000, 1, 28, 28)
+    assert np.bincount(data.labels).tolist() == [6000] * 10
+
+
+@pytest.mark.parametrize("shape", [(40, 0), (40, 1, 0, 5)])
+def test_rows_without_features_are_refused(shape: tuple[int, ...], tmp_path: Path) -> None:
+    labels = np.arange(40) % 2
+    for make in (gs.logistic_regression, gs.problems.softmax_regression, gs.problems.one_hidden_layer):
+        with pytest.raises(gs.InputError, match="data must have at least one feature per row, got shape"):
+            make((np.zeros(shape), labels), clients=4)
+    (tmp_path / "empty.txt").write_text("+1\n-1\n" * 20)
+    with pytest.raises(gs.DataError, match="holds no features"):
+        gs.logistic_regression(tmp_path / "empty.txt", clients=4)
 
 
 def test_labels_that_do_not_fit() -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 import gossamer as gs
+from gossamer.errors import RunError
 from gossamer.problems import datasets, download
 from gossamer.problems.download import fetch, showing
 from gossamer.problems.sources import FILES, File
@@ -159,7 +160,7 @@ def test_no_room(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
     (tmp_path / "thing").write_bytes(b"the old file")
     monkeypatch.setattr(download, "_receive", full)
-    with pytest.raises(gs.DataError, match=r"'thing' cannot be written to .*: No space left on device."):
+    with pytest.raises(RunError, match=r"'thing' cannot be written to .*: No space left on device."):
         fetch(file_at(server, "good"), tmp_path)
     assert (tmp_path / "thing").read_bytes() == b"the old file"
 

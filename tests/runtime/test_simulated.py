@@ -1,6 +1,7 @@
 import json
 import logging
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -17,9 +18,9 @@ import torch
 
 import gossamer as gs
 from gossamer.compression.base import checking_later
-from gossamer.errors import NonFiniteError
+from gossamer.errors import NonFiniteError, RunError
+from gossamer.runtime import checkpoint, simulated
 from gossamer.runtime import mixer as mixing_room
-from gossamer.runtime import simulated
 from gossamer.runtime.mixer import Mixer
 from gossamer.runtime.record import COLUMNS, ON_REQUEST, Record
 from gossamer.runtime.simulated import Simulation
@@ -231,6 +232,12 @@ def test_a_seed_that_diverges_does_not_stop_the_others() -> None:
         ({"mixing": nx.cycle_graph(6)}, "made by gossamer.mixing_matrix"),
         ({"method": "beer"}, "such as gossamer.DSGD"),
         ({"record_dir": __file__}, "cannot be made"),
+        ({"record_dir": 123}, "`record_dir` must be a string or a path, got 123"),
+        ({"record_dir": b"a"}, "`record_dir` must be a string or a path, got b'a'"),
+        ({"record_dir": "a\0b"}, "`record_dir` must not contain a NUL character"),
+        ({"should_stop": 5}, "`should_stop` must be a function or None, got 5"),
+        ({"should_stop": True}, "`should_stop` must be a function or None, got True"),
+        ({"progress": "x"}, "`progress` must be a function or None, got 'x'"),
         ({"seed": -2}, "got -2"),
         ({"x0": torch.zeros(3)}, r"shape \(8,\) or \(6, 8\), got \(3,\)"),
         ({"x0": torch.full((8,), torch.nan)}, "`x0` must be finite"),
@@ -262,6 +269,51 @@ def test_bad_arguments(change, said):  # type: ignore[no-untyped-def]
 def test_bad_settings(make, said):  # type: ignore[no-untyped-def]
     with pytest.raises(gs.InputError, match=said):
         make()
+
+
+FULL = pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+
+
+@FULL
+@pytest.mark.parametrize("name", [".BEER-seed0.jsonl.tmp", ".BEER-seed0.safetensors.tmp"])
+def test_a_full_disk_is_a_sentence_with_its_cause_and_the_path(name: str, tmp_path: Path) -> None:
+    """The temporary file of the record, or of the final models, lies on a full disk."""
+    (tmp_path / name).symlink_to("/dev/full")
+    path = tmp_path / name.removesuffix(".tmp").removeprefix(".")
+    said = f"The run could not be finished: '{path}' cannot be written: No space left on device; make room"
+    with pytest.raises(RunError, match=re.escape(said)):
+        gs.simulate(BEER, PROBLEM, MIXING, rounds=5, record_dir=tmp_path)
+    assert not (tmp_path / name).is_symlink(), "nothing half-written is left"
+
+
+def test_a_disk_that_fills_up_during_a_run_keeps_what_was_measured(tmp_path: Path) -> None:
+    """In a process of its own, which may not write files of more than 20 kB."""
+    script = f"""
+import resource, signal
+import gossamer as gs
+from gossamer.errors import RunError
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
+problem, mixing = gs.quadratic(clients=4, d=5), gs.mixing_matrix(gs.ring(4))
+try:
+    gs.simulate(gs.DSGD(lr=0.1), problem, mixing, rounds=2000, eval_every=1, seed=[0, 1], record_dir={str(tmp_path)!r})
+except RunError as error:
+    print(error)
+"""
+    done = subprocess.run(
+        [sys.executable, "-X", "dev", "-W", "error", "-c", script], capture_output=True, text=True, check=False
+    )
+    assert done.stdout.startswith(f"The run could not be finished: '{tmp_path}/DSGD-seed")
+    assert "cannot be written: File too large" in done.stdout
+    assert done.stderr == "", "no file is left to the garbage collector"
+    assert gs.read_record(tmp_path / "DSGD-seed0.jsonl").rows[10]["round"] == 10
+
+
+@FULL
+def test_a_checkpoint_on_a_full_disk(tmp_path: Path) -> None:
+    (tmp_path / ".x.safetensors.tmp").symlink_to("/dev/full")
+    with pytest.raises(RunError, match=r"x.safetensors' cannot be written: No space left on device"):
+        checkpoint.write(tmp_path / "x.safetensors", {"x": torch.zeros(3)}, {})
 
 
 def test_numpy_numbers_are_numbers(tmp_path: Path) -> None:

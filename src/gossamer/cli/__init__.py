@@ -5,7 +5,6 @@ finished; 2 for bad input, with one sentence; 130 after Ctrl-C, 143 after SIGTER
 """
 
 import argparse
-import errno
 import inspect
 import signal
 from collections.abc import Sequence
@@ -17,7 +16,7 @@ from gossamer.cli import launch as processes
 from gossamer.cli import reproduce as claims
 from gossamer.cli import theory as proofs
 from gossamer.cli.output import complain, mend_streams, stop_request
-from gossamer.errors import GossamerError, InputError, RunError, StoppedError
+from gossamer.errors import NO_ROOM, GossamerError, InputError, RunError, StoppedError
 
 __all__ = ["main"]
 
@@ -43,10 +42,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except GossamerError as error:
         return complain(error, 2)
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            return complain("There is no room left on the disk; make some, and try again.", 1)
         name = error.filename2 or error.filename  # of a file that was to be put in its place, the place
         where = f" '{name}'" if name else ""
+        if error.errno in NO_ROOM:
+            return complain(f"There is no room left on the disk to write{where or ' a file'}; make some and retry.", 1)
         return complain(f"Cannot write or read{where}: {error.strerror or error}.", 2)
     except (MemoryError, RuntimeError) as error:
         if isinstance(error, RuntimeError) and not ("memory" in str(error) or "alloc" in str(error).lower()):

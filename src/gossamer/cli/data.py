@@ -111,7 +111,7 @@ def fetch(options: argparse.Namespace) -> int:
 
 
 def check(options: argparse.Namespace) -> int:
-    """Check every known data file that is there against its SHA-256. Exit code 1 says that one is damaged."""
+    """Check the content of every known data file that is there, however it is packed. Exit code 1: one is damaged."""
     rows = []
     with waiting("Checking"):
         for name, files in FILES.items():

@@ -99,7 +99,10 @@ def make_room(folder: Path, experiment: Experiment, *, force: bool, resume: bool
     if force and others:  # what this run does not write is not its to remove
         more = f" and {len(others) - 1} more" if len(others) > 1 else ""
         note(f"gossamer: '{others[0]}'{more} stay here from an earlier run; remove what reports are not to show.")
-    copy.write_text(text, encoding="utf-8")
+    try:
+        copy.write_text(text, encoding="utf-8")
+    except OSError as error:  # of a disk that fills up while a file is written, the system does not say which file
+        raise OSError(error.errno, error.strerror, str(copy)) from None
 
 
 def _print_results(

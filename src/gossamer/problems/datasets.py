@@ -45,6 +45,8 @@ class Dataset:
                 continue
             if features.ndim < 2 or len(features) == 0:
                 raise InputError(f"{which} must have rows of features, got features of shape {features.shape}.")
+            if features[0].size == 0:
+                raise InputError(f"{which} must have at least one feature per row, got shape {features.shape}.")
             if labels.ndim == 0 or len(features) != len(labels):
                 raise InputError(f"{which} has {len(features)} rows of features, but labels of shape {labels.shape}.")
             for values, what in ((features, "a feature"), (labels, "a label")):
@@ -137,9 +139,9 @@ def find_in(folder: Path, name: str, file: File) -> Path | None:
 
 
 def fits(path: Path, file: File) -> bool:
-    """Whether a file has the right checksum."""
+    """Whether a file's content has the right checksum."""
     try:
-        read_bytes(path, file.sha256)
+        read_bytes(path, file.content_sha256)
     except DataError:
         return False
     return True
@@ -181,7 +183,7 @@ def user_path(path: str) -> Path:
 @datasets.register("a9a")
 def a9a(data_dir: Folder = None) -> Dataset:
     """Census income, 32,561 rows of 123 binary features, two classes (UCI Adult in LIBSVM's encoding)."""
-    return _libsvm("a9a", obtain("a9a", data_dir), [file.sha256 for file in FILES["a9a"]])
+    return _libsvm("a9a", obtain("a9a", data_dir), [file.content_sha256 for file in FILES["a9a"]])
 
 
 @datasets.register("mnist")
@@ -255,7 +257,7 @@ def _libsvm(name: str, paths: Sequence[Path], checksums: Sequence[str | None] = 
 
 def _idx(name: str, data_dir: Folder) -> Dataset:
     paths = obtain(name, data_dir)
-    x, y, test_x, test_y = (read_idx(path, file.sha256) for path, file in zip(paths, FILES[name], strict=True))
+    x, y, test_x, test_y = (read_idx(path, file.content_sha256) for path, file in zip(paths, FILES[name], strict=True))
     return Dataset(name, x, y, test_x, test_y, peak=255.0)
 
 

@@ -13,7 +13,7 @@ from contextvars import ContextVar
 from pathlib import Path
 
 from gossamer._version import __version__
-from gossamer.errors import DataError
+from gossamer.errors import NO_ROOM, DataError, RunError
 from gossamer.problems.sources import File
 
 logger = logging.getLogger(__name__)
@@ -55,9 +55,8 @@ def fetch(file: File, folder: Path) -> Path:
                 folder.rmdir()
         raise
     except OSError as error:
-        raise DataError(
-            f"The data file {file.name!r} cannot be written to '{folder}': {error.strerror or error}."
-        ) from None
+        kind = RunError if error.errno in NO_ROOM else DataError
+        raise kind(f"The data file {file.name!r} cannot be written to '{folder}': {error.strerror or error}.") from None
 
 
 @contextlib.contextmanager
@@ -88,12 +87,7 @@ def _fetch(file: File, folder: Path) -> Path:
             try:
                 _receive(url, part, file.name)
             except (urllib.error.URLError, http.client.HTTPException, OSError, ValueError) as error:
-                if isinstance(error, OSError) and error.errno in (
-                    errno.ENOSPC,
-                    errno.EDQUOT,
-                    errno.EACCES,
-                    errno.EROFS,
-                ):
+                if isinstance(error, OSError) and error.errno in (*NO_ROOM, errno.EACCES, errno.EROFS):
                     raise
                 reasons.append(f"{url} {_why(error)}")
                 continue
@@ -103,7 +97,7 @@ def _fetch(file: File, folder: Path) -> Path:
             part.unlink()
             reasons.append(f"{url} gave other bytes than the original (SHA-256)")
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        if error.errno in NO_ROOM:
             part.unlink(missing_ok=True)
         raise
     raise DataError(f"The data file {file.name!r} could not be fetched: {'; '.join(reasons)}.")

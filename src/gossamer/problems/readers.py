@@ -33,10 +33,9 @@ def packing_of(path: Path) -> str:
 
 
 def read_bytes(path: Path, sha256: str | None = None) -> bytes:
-    """The unpacked bytes of a file; the checksum may be that of the packed or of the unpacked ones."""
+    """The unpacked bytes of a file; `sha256` is their checksum, however the file is packed."""
     try:
-        packed = path.read_bytes()
-        with PACKINGS[packing_of(path)](io.BytesIO(packed)) as unpacked:
+        with path.open("rb") as packed, PACKINGS[packing_of(path)](packed) as unpacked:
             content = unpacked.read(_MOST_BYTES + 1)
         if len(content) > _MOST_BYTES:
             raise ValueError(f"it unpacks to more than {_MOST_BYTES >> 30} GiB")
@@ -44,8 +43,10 @@ def read_bytes(path: Path, sha256: str | None = None) -> bytes:
         raise DataError(f"The data file '{path}' is damaged: {str(error).rstrip('.')}; fetch it again.") from None
     except OSError as error:
         raise DataError(f"The data file '{path}' cannot be read: {error.strerror or error}.") from None
-    if sha256 is not None and sha256 not in (hashlib.sha256(part).hexdigest() for part in (packed, content)):
-        raise DataError(f"The data file '{path}' is damaged: its SHA-256 is not that of the original; fetch it again.")
+    if sha256 is not None and sha256 != hashlib.sha256(content).hexdigest():
+        raise DataError(
+            f"The data file '{path}' is damaged: the SHA-256 of its content is not the original's; fetch it again."
+        )
     return content
 
 
@@ -76,8 +77,8 @@ def read_libsvm(path: Path, sha256: str | None = None) -> tuple[Array, Array]:
         sparse, labels = load_svmlight_file(io.BytesIO(content), zero_based=False)
     except (ValueError, OverflowError, IndexError) as error:
         raise DataError(f"'{path}' is not a LIBSVM file{_bad_line(content)}: {str(error).rstrip('.')}.") from None
-    if sparse.shape[0] == 0:
-        raise DataError(f"'{path}' holds no rows.")
+    if sparse.shape[0] == 0 or sparse.nnz == 0:
+        raise DataError(f"'{path}' holds no {'features' if sparse.shape[0] else 'rows'}.")
     size = 8 * sparse.shape[0] * sparse.shape[1]
     if size > _MOST_DENSE_BYTES:
         raise DataError(

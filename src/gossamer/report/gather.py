@@ -3,18 +3,18 @@
 import json
 import math
 import os
-import tomllib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from gossamer.errors import DataError, InputError
+from gossamer.errors import DataError, GossamerError, InputError
 from gossamer.runtime.record import COLUMNS, Record, read_record
+from gossamer.spec import read_toml
 
 VERDICTS = ("holds", "does not hold", "cannot be told")
-_MOST_BYTES = {".jsonl": 256 << 20, ".json": 32 << 20, ".toml": 1 << 20}
+_MOST_BYTES = {".jsonl": 256 << 20, ".json": 32 << 20}
 _MOST = 1e300  # larger numbers cannot be averaged
 _CLAIM = ("id", "where", "says", "quantity", "rule", "why", "note")
 _FIT = ("study", "what", "method", "x", "y")
@@ -181,16 +181,13 @@ def _spec(path: Path, left_out: list[str]) -> tuple[str, str, list[object]]:
     """Name and text of a spec, and the labels of its methods in their order; all empty where there is none."""
     if not os.path.lexists(path):
         return "", "", []
-    text = ""
     try:
         _check_file(path)
-        text = path.read_bytes().decode()
-        table = tomllib.loads(text)
-        name, methods = table.get("name", ""), table.get("methods", [])
-    except (DataError, OSError, ValueError, RecursionError) as error:
-        reason = str(error) if isinstance(error, DataError) else f"The spec '{path}' cannot be read."
-        left_out.append(reason)
-        return "", text, []
+        text, table = read_toml(path)
+    except GossamerError as error:
+        left_out.append(str(error))
+        return "", "", []
+    name, methods = table.get("name", ""), table.get("methods", [])
     labels = [one.get("label") for one in methods if isinstance(one, dict)] if isinstance(methods, list) else []
     return name.strip() if isinstance(name, str) else "", text, labels
 

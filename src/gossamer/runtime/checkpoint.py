@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from gossamer.algorithms.base import Arrived, State
-from gossamer.errors import DataError, InputError
+from gossamer.errors import DataError, InputError, writing
 
 logger = logging.getLogger(__name__)
 
@@ -47,13 +47,18 @@ def write(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -
     arrays = {name: tensor.detach().cpu().contiguous().numpy() for name, tensor in tensors.items()}
     about = json.dumps({"format": _FORMAT, **facts})
     data = save(arrays, {"gossamer": about, "checksum": str(_checksum(about, arrays))})
-    path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_name(f".{path.name}.tmp")
-    with beside.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    beside.replace(path)
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with beside.open("wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            beside.replace(path)
+        except OSError:
+            beside.unlink(missing_ok=True)
+            raise
 
 
 def read(path: Path) -> Checkpoint:

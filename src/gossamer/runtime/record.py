@@ -4,6 +4,7 @@ A file holds one JSON object a line: a header (`"gossamer"`: the version), one r
 line. Lines are flushed as they are written, so a run that is killed leaves a file that reads up to its last whole line.
 """
 
+import contextlib
 import json
 import math
 import os
@@ -12,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from gossamer.errors import DataError
+from gossamer.errors import DataError, check_path, writing
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -111,23 +112,34 @@ class RecordWriter:
 
     def __init__(self, path: Path, record: Record) -> None:
         # What the record holds already replaces the file as a whole: a kill leaves the old one or the new one.
-        beside = path.with_name(f".{path.name}.tmp")
-        self._file: IO[str] = beside.open("w", encoding="utf-8", newline="\n")
-        self._write(record.header)
-        for row in record.rows:
-            self._write(row)
-        beside.replace(path)
+        self._path, beside = path, path.with_name(f".{path.name}.tmp")
+        with writing(path):
+            self._file: IO[str] = beside.open("w", encoding="utf-8", newline="\n")
+            try:
+                self._write(record.header)
+                for row in record.rows:
+                    self._write(row)
+                beside.replace(path)
+            except BaseException:
+                with contextlib.suppress(OSError):  # the lines that did not fit are still in its buffer
+                    self._file.close()
+                beside.unlink(missing_ok=True)
+                raise
 
     def row(self, row: dict[str, Any]) -> None:
         """Write one evaluation."""
-        self._write(row)
+        with writing(self._path):
+            self._write(row)
 
     def close(self, end: dict[str, Any] | None) -> None:
         """Write how the run ended, and make sure that it is on the disk."""
-        if end is not None:
-            self._write({"end": end})
-        os.fsync(self._file.fileno())
-        self._file.close()
+        with writing(self._path):
+            try:
+                if end is not None:
+                    self._write({"end": end})
+                os.fsync(self._file.fileno())
+            finally:
+                self._file.close()
 
     def _write(self, line: dict[str, Any]) -> None:
         # JSON knows neither NaN nor Inf: a measurement that is not finite is written as null.
@@ -138,6 +150,7 @@ class RecordWriter:
 
 def read_record(path: str | os.PathLike[str]) -> Record:
     """The record in a file; a last line that was cut off by a kill is left out."""
+    check_path("path", path)
     path = Path(path)
     try:
         lines = path.read_bytes().splitlines()

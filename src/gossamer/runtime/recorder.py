@@ -1,5 +1,6 @@
 """Keeping records of a simulation: what is measured, when, and where it is written; and going on where one stopped."""
 
+import contextlib
 import logging
 import time
 import warnings
@@ -11,7 +12,16 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from gossamer.errors import ConvergenceWarning, DataError, InputError, NonFiniteError, StoppedError
+from gossamer.errors import (
+    NO_ROOM,
+    ConvergenceWarning,
+    DataError,
+    InputError,
+    NonFiniteError,
+    RunError,
+    StoppedError,
+    check_path,
+)
 from gossamer.runtime.checkpoint import Checkpoint, Checkpoints
 from gossamer.runtime.measure import header, measure, settings
 from gossamer.runtime.proof import Proof, errors_of_proof
@@ -44,6 +54,7 @@ class Saving:
 
 def record_folder(folder: str | Path, labels: Iterable[str], seeds: Sequence[int], *, fresh: bool) -> Path:
     """The folder, made if need be; refused if records would overwrite one another or, when `fresh`, others."""
+    check_path("record_dir", folder)
     path = Path(folder)
     names = [record_name(label, seed) for label in labels for seed in seeds]
     if len(set(names)) < len(names):
@@ -51,7 +62,8 @@ def record_folder(folder: str | Path, labels: Iterable[str], seeds: Sequence[int
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InputError(f"The folder '{path}' cannot be made: {error.strerror or error}.") from None
+        kind = RunError if error.errno in NO_ROOM else InputError
+        raise kind(f"The folder '{path}' cannot be made: {error.strerror or error}; choose another one.") from None
     for name in names if fresh else ():
         if (path / name).exists():
             raise InputError(f"The record '{path / name}' exists already; take another folder, or remove it.")
@@ -110,32 +122,40 @@ class Recorder:
         self._snapshots: list[tuple[dict[str, Any], dict[int, dict[str, float]], Tensor]] = []
         self._flushed = self._saved = time.monotonic()
         self._growing: set[int] = set()
+        self._is_over = False
         self._seconds = 0.0  # spent in rounds, evaluation left out
 
     def run(self, progress: Progress | None) -> Runs:
         """Run to the end, or until every seed has diverged."""
-        if self.checkpoints is not None:
-            if not (self.saving.resume and self._resume(self.checkpoints)):
-                self.checkpoints.clear()
-            for seed, record in self.records.items():
-                self.writers[seed] = RecordWriter(self._record_path(seed), record)
-        is_over = False
-        try:
-            with torch.no_grad():
-                self._loop(progress)
-            is_over = True
-        finally:
-            # An interrupt, too, leaves what was measured on the disk; a record without an end is one that was cut off.
-            self._flush()
-            runs = self._runs() if is_over else Runs()
+        with contextlib.ExitStack() as files:  # closed whatever happens, each of them even if another cannot be
+            self._open(files)
+            try:
+                with torch.no_grad():
+                    self._loop(progress)
+            finally:
+                self._flush()  # an interrupt, too, leaves what was measured on the disk
+            runs = self._runs()
             for run in runs if self.folder is not None else ():
                 assert self.folder is not None
                 write_models(self.folder, run)  # before the record says that the run is over
-            for seed, writer in self.writers.items():
-                writer.close(self.records[seed].end if is_over else None)
+            self._is_over = True
         if self.checkpoints is not None:
             self.checkpoints.finish()
         return runs
+
+    def _open(self, files: contextlib.ExitStack) -> None:
+        """Begin the records, or go on with those of a run that is resumed."""
+        if self.checkpoints is None:
+            return
+        if not (self.saving.resume and self._resume(self.checkpoints)):
+            self.checkpoints.clear()
+        for seed, record in self.records.items():
+            self.writers[seed] = RecordWriter(self._record_path(seed), record)
+            files.callback(self._close, seed)
+
+    def _close(self, seed: int) -> None:
+        # A record without an end is one that was cut off.
+        self.writers[seed].close(self.records[seed].end if self._is_over else None)
 
     def _runs(self) -> Runs:
         sim = self.simulation

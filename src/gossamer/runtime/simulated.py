@@ -14,7 +14,7 @@ from gossamer.algorithms.base import Algorithm, Arrived, Round, State, map_state
 from gossamer.compression import packet
 from gossamer.compression.base import CODECS, Codec, Message, checking_later
 from gossamer.compression.partial import Partial
-from gossamer.errors import InputError, NonFiniteError, check_bool, check_choice, check_integer
+from gossamer.errors import InputError, NonFiniteError, check_bool, check_callable, check_choice, check_integer
 from gossamer.problems.base import Problem
 from gossamer.runtime.arguments import (
     check_batch_size,
@@ -137,6 +137,8 @@ def simulate(
         warn_of_gamma(one, problem.d, mixing.rho)
     check_bool("omegas", omegas)
     check_bool("resume", resume)
+    check_callable("should_stop", should_stop)
+    check_callable("progress", progress)
     if record_dir is None and (resume or checkpoint_every is not None):
         raise InputError("Checkpoints are written to `record_dir`; name a folder.")
     every = None if checkpoint_every is None else check_integer("checkpoint_every", checkpoint_every, 1)
