@@ -78,7 +78,7 @@ def test_the_surface_is_explicit_and_small() -> None:
 
 
 def test_importing_needs_no_heavy_library() -> None:
-    heavy = ["pandas", "matplotlib", "sklearn", "cvxpy", "rich", "platformdirs"]
+    heavy = ["torch", "numpy", "scipy", "pandas", "matplotlib", "sklearn", "cvxpy", "rich", "platformdirs"]
     script = f"import sys, gossamer; print([name for name in {heavy} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"

@@ -12,8 +12,12 @@ graph, and only in compressed messages.
 True
 """
 
+import importlib
 import logging
 import os
+from typing import TYPE_CHECKING, Any
+
+from gossamer._version import __version__
 
 # Every round makes large arrays anew. With small pages the system spends more time on handing out their memory than we
 # spend on filling it (a BEER round of 1,000 clients with 25,450 coordinates: 3.5 s, with large pages 1.6 s).
@@ -24,29 +28,58 @@ os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")  # read by torch when it firs
 if "OMP_WAIT_POLICY" not in os.environ:
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")  # read when torch is imported
 
-from gossamer import algorithms, problems, topology
-from gossamer._version import __version__
-from gossamer.algorithms import BEER, CHOCOSGD, D2, DSGD, Algorithm
-from gossamer.compression import (
-    Compressor,
-    Message,
-    blockwise,
-    decode,
-    gsgd,
-    identity,
-    natural,
-    qsgd,
-    rand_k,
-    scaled,
-    sign,
-    top_k,
-)
-from gossamer.errors import CodecError, DataError, GossamerError, InputError
-from gossamer.problems import Problem, logistic_regression, module_problem, quadratic
-from gossamer.runtime import DecentralizedOptimizer, Record, Run, Runs, auto, read_record, simulate
-from gossamer.topology import MixingMatrix, complete, mixing_matrix, ring
+if TYPE_CHECKING:
+    from gossamer import algorithms, problems, topology
+    from gossamer.algorithms import BEER, CHOCOSGD, D2, DSGD, Algorithm
+    from gossamer.compression import (
+        Compressor,
+        Message,
+        blockwise,
+        decode,
+        gsgd,
+        identity,
+        natural,
+        qsgd,
+        rand_k,
+        scaled,
+        sign,
+        top_k,
+    )
+    from gossamer.errors import CodecError, DataError, GossamerError, InputError
+    from gossamer.problems import Problem, logistic_regression, module_problem, quadratic
+    from gossamer.runtime import DecentralizedOptimizer, Record, Run, Runs, read_record, simulate
+    from gossamer.runtime.auto import auto
+    from gossamer.topology import MixingMatrix, complete, mixing_matrix, ring
 
 logging.getLogger(__name__).addHandler(logging.NullHandler())  # a library speaks only to who listens
+
+# Names are imported when they are first used, because torch takes a second to import and `gossamer --help` needs none.
+_HOMES = {
+    "algorithms": "BEER CHOCOSGD D2 DSGD Algorithm",
+    "compression": "Compressor Message blockwise decode gsgd identity natural qsgd rand_k scaled sign top_k",
+    "errors": "CodecError DataError GossamerError InputError",
+    "problems": "Problem logistic_regression module_problem quadratic",
+    "runtime": "DecentralizedOptimizer Record Run Runs auto read_record simulate",
+    "topology": "MixingMatrix complete mixing_matrix ring",
+}
+_HOME = {name: home for home, names in _HOMES.items() for name in names.split()}
+_MODULES = {*_HOMES, "registry", "spec", "streams", "theory"}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOME:
+        value = getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
+    elif name in _MODULES:
+        value = importlib.import_module(f"{__name__}.{name}")
+    else:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__, *_MODULES})
+
 
 __all__ = [
     "BEER",

@@ -7,6 +7,7 @@ A class registers itself with a decorator; a class of another package is found t
 import inspect
 import logging
 from collections.abc import Callable, Iterator
+from importlib import import_module
 from importlib.metadata import entry_points
 from typing import Any, TypeVar
 
@@ -25,11 +26,14 @@ def normal(name: str) -> str:
 
 
 class Registry:
-    """Factories of one kind (methods, compressors, graphs, ...) by name."""
+    """Factories of one kind (methods, compressors, graphs, ...) by name.
 
-    def __init__(self, kind: str, entry_point_group: str | None = None) -> None:
+    `home` is the module that registers Gossamer's own; it is imported when a name is first looked up.
+    """
+
+    def __init__(self, kind: str, entry_point_group: str | None = None, home: str | None = None) -> None:
         self.kind = kind
-        self._group = entry_point_group
+        self._group, self._home = entry_point_group, home
         self._things: dict[str, Callable[..., Any]] = {}
 
     def register(self, name: str) -> Callable[[Thing], Thing]:
@@ -46,7 +50,7 @@ class Registry:
 
     def names(self) -> list[str]:
         """Every known name, those of installed packages included."""
-        self._load_entry_points()
+        self._load()
         return sorted(self._things)
 
     def get(self, name: str) -> Callable[..., Any]:
@@ -57,7 +61,7 @@ class Registry:
 
     def name_of(self, thing: object) -> str:
         """The name under which a thing, or the class of an instance, is registered."""
-        self._load_entry_points()
+        self._load()
         for name, known in self._things.items():
             if thing is known or type(thing) is known:
                 return name
@@ -98,10 +102,13 @@ class Registry:
                 raise InputError(f"The {self.kind} {normal(name)!r} lacks its setting `{key}`.")
         return factory(*positional, **keywords)
 
-    def _load_entry_points(self) -> None:
+    def _load(self) -> None:
+        if self._home is not None:
+            import_module(self._home)
+            self._home = None  # once is enough
         if self._group is None:
             return
-        group, self._group = self._group, None  # once is enough
+        group, self._group = self._group, None
         for point in entry_points(group=group):
             if normal(point.name) in self._things:
                 continue
@@ -133,11 +140,11 @@ def _number(text: str) -> int | float | str:
     return text.strip()
 
 
-methods = Registry("method", "gossamer.methods")
-compressors = Registry("compressor", "gossamer.compressors")
-graphs = Registry("graph")
-weights = Registry("rule for weights")
-objectives = Registry("objective")
-partitions = Registry("partition")
-datasets = Registry("data set")
-schedules = Registry("schedule")
+methods = Registry("method", "gossamer.methods", home="gossamer.algorithms")
+compressors = Registry("compressor", "gossamer.compressors", home="gossamer.compression")
+graphs = Registry("graph", home="gossamer.topology")
+weights = Registry("rule for weights", home="gossamer.topology")
+objectives = Registry("objective", home="gossamer.problems")
+partitions = Registry("partition", home="gossamer.problems")
+datasets = Registry("data set", home="gossamer.problems")
+schedules = Registry("schedule", home="gossamer.algorithms")

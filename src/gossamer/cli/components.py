@@ -14,18 +14,14 @@ from rich.table import Table
 
 from gossamer import registry
 from gossamer.algorithms.about import about
-from gossamer.cli.output import console, results
+from gossamer.cli.lines import results
+from gossamer.cli.output import console
 from gossamer.compression.measure import measure
 from gossamer.errors import InputError, check_integer
 
 
 def methods(options: argparse.Namespace) -> int:
-    """List the methods, with what a round costs and what their theory says; with a NAME, one of them in full.
-
-    Messages and exchanges a round (exchanges follow one another, so latency multiplies them); minibatch gradients a
-    round; state, in multiples of the model's d numbers (m is a client's rows of data); and which compressors it may
-    use: contractive ones, unbiased ones, both (any), or none.
-    """
+    """`gossamer methods`."""
     names = [options.name] if options.name is not None else registry.methods.names()
     rows = [about(name) for name in names]
     with results():
@@ -81,12 +77,7 @@ def _show_method(row: dict[str, Any]) -> None:
 
 
 def compressors(options: argparse.Namespace) -> int:
-    """List the compressors with their constants.
-
-    alpha: E||C(x) - x||^2 <= (1 - alpha) ||x||^2. omega, of unbiased ones: E||C(x) - x||^2 <= omega ||x||^2. Bits are
-    those of a fixed-width packet with one float32 message, header and all. A spec file and `gossamer compress` take the
-    examples as shown.
-    """
+    """`gossamer compressors`."""
     d = check_integer("dimension", options.dimension, 1, 10**7)
     rows = []
     for name in registry.compressors:
@@ -122,11 +113,7 @@ def compressors(options: argparse.Namespace) -> int:
 
 
 def compress(options: argparse.Namespace) -> int:
-    """Measure one compressor on a vector of your own.
-
-    Shows the relative error beside the bound that alpha (or omega) promises, the bits of a packet under each codec, and
-    the entropy of the symbols. Errors of random compressors are means over 20 seeds.
-    """
+    """`gossamer compress`."""
     compressor = registry.compressors.build(options.compressor)
     wide = torch.from_numpy(_vector(options.file))
     x = wide.to(getattr(torch, options.dtype))[None]

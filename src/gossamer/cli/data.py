@@ -16,7 +16,8 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 from rich.table import Table
 
 from gossamer import registry
-from gossamer.cli.output import check_picture, complain, console, first_paragraph, note, results, waiting
+from gossamer.cli.lines import complain, note, results
+from gossamer.cli.output import check_picture, console, first_paragraph, waiting
 from gossamer.errors import InputError
 from gossamer.problems import load, logistic_regression, softmax_regression
 from gossamer.problems.datasets import find, find_in, fits, folders
@@ -63,7 +64,7 @@ def downloads(quiet: bool = False) -> Iterator[None]:
 
 
 def list_data(options: argparse.Namespace) -> int:
-    """List the data sets, and where those with files lie."""
+    """`gossamer data list`."""
     rows = []
     for name in registry.datasets:
         factory: Any = registry.datasets.get(name)
@@ -92,7 +93,7 @@ def list_data(options: argparse.Namespace) -> int:
 
 
 def fetch(options: argparse.Namespace) -> int:
-    """Fetch a data set into the user's cache, or into --data-dir; files that are there and right are left alone."""
+    """`gossamer data fetch`."""
     name = registry.normal(options.name)
     if name not in FILES:
         known = "needs no files" if name in registry.datasets.names() else f"is not known; there are {', '.join(FILES)}"
@@ -111,7 +112,7 @@ def fetch(options: argparse.Namespace) -> int:
 
 
 def check(options: argparse.Namespace) -> int:
-    """Check the content of every known data file that is there, however it is packed. Exit code 1: one is damaged."""
+    """`gossamer data check`."""
     rows = []
     with waiting("Checking"):
         for name, files in FILES.items():
@@ -136,11 +137,7 @@ def check(options: argparse.Namespace) -> int:
 
 
 def describe(options: argparse.Namespace) -> int:
-    """Show how a data set is shared out: rows and label shares of each client, and how much the clients disagree.
-
-    The heterogeneity is the mean over clients of ||grad f_i - grad f||^2 at x = 0, of logistic regression for two
-    classes and of softmax regression for more, without regulariser.
-    """
+    """`gossamer data describe`."""
     picture = None if options.draw is None else check_picture(options.draw)
     with downloads(), waiting("Reading the data"):
         dataset = load(options.data, options.data_dir)

@@ -10,7 +10,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from gossamer.cli.output import VERDICTS, complain, console, note, results
+from gossamer.cli.lines import complain, note, results
+from gossamer.cli.output import VERDICTS, console
 from gossamer.errors import InputError, check_integer
 from gossamer.paper import exactness
 from gossamer.paper.exactness import Entry, Outcome

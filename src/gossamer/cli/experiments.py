@@ -9,7 +9,8 @@ from typing import Any
 from rich.markup import escape
 
 from gossamer.cli.data import downloads
-from gossamer.cli.output import complain, console, note, progress_hooks, results, resume_news, stop_signals, waiting
+from gossamer.cli.lines import complain, note, results, stop_signals
+from gossamer.cli.output import console, progress_hooks, resume_news, waiting
 from gossamer.errors import InputError, RunError, StoppedError, check_integer, check_positive
 from gossamer.paper import shipped_spec, spec_path
 from gossamer.report import convergence_figure, result_table, summarize
@@ -21,11 +22,7 @@ _FIGURE = "convergence.png"
 
 
 def demo(options: argparse.Namespace) -> int:
-    """Compare BEER, CHOCO-SGD, DSGD and D2 on real data that needs no download.
-
-    Ten clients on a ring share a medical data set sorted by label, so that all but one have seen tumours of one kind
-    only. Prints a table, and saves the records and a figure.
-    """
+    """`gossamer demo`."""
     experiment = prepare(load_spec(shipped_spec("demo")))
     folder = Path(options.output or "gossamer-demo")
     make_room(folder, experiment, force=options.output is None)
@@ -33,12 +30,7 @@ def demo(options: argparse.Namespace) -> int:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run the experiment that a spec file describes.
-
-    Prints a table of results, and saves one record a method and seed (JSON lines), a figure, and the spec itself. Exit
-    code 1 says that a run diverged; its record is kept up to that round. A run that was stopped, by Ctrl-C, by SIGTERM
-    or by a crash, goes on with --resume.
-    """
+    """`gossamer run`."""
     if options.target is not None:
         check_positive("target", options.target)
     path = spec_path(options.spec)

@@ -14,31 +14,23 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from gossamer.cli.arguments.launch import TORCHRUN
 from gossamer.cli.data import downloads
 from gossamer.cli.experiments import make_room
-from gossamer.cli.output import complain, launch_progress, note, stop_signals, waiting
+from gossamer.cli.lines import complain, note, stop_signals
+from gossamer.cli.output import launch_progress, waiting
 from gossamer.cli.rank import be_a_rank, finished_records, prepared, show_launched
 from gossamer.errors import InputError, RunError, StoppedError, check_integer, check_positive
 from gossamer.paper import spec_path
 from gossamer.runtime.experiment import Experiment
 from gossamer.runtime.watch import check_tensorboard
 
-TORCHRUN = (
-    *("nnodes", "node-rank", "nproc-per-node", "master-addr", "master-port"),
-    *("rdzv-backend", "rdzv-endpoint", "rdzv-id", "rdzv-conf", "local-addr"),
-)
-"""Flags that are handed on to torchrun."""
 _FIRST_PORT, _PORTS = 29400, 1000  # of the first host, where several find each other
 _POLL_SECONDS = 0.1
 
 
 def launch(options: argparse.Namespace) -> int:
-    """Run a spec across real processes, one client a process, on this host or on several.
-
-    The same spec files as `gossamer run`, the same records and the same report, with the account of every link beside
-    it. Processes are started by torchrun; `torchrun ... -m gossamer launch SPEC` does the same where torchrun is
-    started by something else. A run that was stopped goes on with --resume; with --max-restarts it goes on by itself.
-    """
+    """`gossamer launch`."""
     check_positive("timeout", options.timeout)
     if options.target is not None:
         check_positive("target", options.target)

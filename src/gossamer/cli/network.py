@@ -12,7 +12,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from gossamer import registry
-from gossamer.cli.output import check_picture, console, first_paragraph, note, results, waiting
+from gossamer.cli.lines import note, results
+from gossamer.cli.output import check_picture, console, first_paragraph, waiting
 from gossamer.errors import InputError, check_unit
 from gossamer.report import network_figure
 from gossamer.theory import theorem_gamma
@@ -22,11 +23,7 @@ from gossamer.topology.graphs import build_graph
 
 
 def topology(options: argparse.Namespace) -> int:
-    """Show how well a graph mixes: its degrees, spectral gap rho, C, and the BEER paper's mixing step.
-
-    Without a graph, list the graphs and the rules for weights. A graph takes its settings as in `grid:8,5` or
-    `erdos_renyi:p=0.2,seed=1`; `edge_list:FILE` and `adjacency:FILE` read your own.
-    """
+    """`gossamer topology`."""
     if options.graph is None:
         return _list(options.json)
     alpha = check_unit("alpha", options.alpha)

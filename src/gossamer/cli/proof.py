@@ -10,19 +10,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from gossamer.cli.data import downloads
-from gossamer.cli.output import (
-    VERDICTS,
-    bars,
-    check_picture,
-    complain,
-    console,
-    note,
-    results,
-    resume_news,
-    stop_signals,
-    waiting,
-    writing_alone,
-)
+from gossamer.cli.lines import complain, note, results, stop_signals
+from gossamer.cli.output import VERDICTS, bars, check_picture, console, resume_news, waiting, writing_alone
 from gossamer.errors import GossamerError, InputError, StoppedError, check_integer
 from gossamer.paper import figures, proofs
 from gossamer.paper.reproduction import write_csv

@@ -14,7 +14,8 @@ import torch
 from rich.markup import escape
 
 from gossamer.cli.experiments import make_room, show_results
-from gossamer.cli.output import complain, console, launch_progress, results, stop_signals
+from gossamer.cli.lines import complain, results, stop_signals
+from gossamer.cli.output import console, launch_progress
 from gossamer.errors import GossamerError, InputError, RunError, StoppedError
 from gossamer.paper import spec_path
 from gossamer.report import links_table, write_links

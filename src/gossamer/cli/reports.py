@@ -5,7 +5,8 @@ import json
 import math
 from pathlib import Path
 
-from gossamer.cli.output import console, note, results, waiting
+from gossamer.cli.lines import note, results
+from gossamer.cli.output import console, waiting
 from gossamer.errors import InputError
 from gossamer.report.compare import compare_runs, comparison_table
 from gossamer.report.curves import MEASURED
@@ -14,12 +15,7 @@ from gossamer.report.page import check_place, save_page
 
 
 def report(options: argparse.Namespace) -> int:
-    """Put all records below a folder on one HTML page.
-
-    The page needs nothing but itself: curves that can be switched and zoomed, tables, graphs, settings and, if the
-    folder is from `gossamer reproduce`, the verdicts on the paper's claims. Files that cannot be read are named on
-    standard error and on the page.
-    """
+    """`gossamer report`."""
     source = Path(options.source)
     if options.output:
         out = Path(options.output)
@@ -42,11 +38,7 @@ def report(options: argparse.Namespace) -> int:
 
 
 def compare(options: argparse.Namespace) -> int:
-    """Compare methods by the rounds, bits and seconds they need.
-
-    Each run is a record or a folder of records. For every method: what it took until the metric first reached the
-    target, mean over the seeds and range, and how it ended; `x` is the ratio to the best of the column.
-    """
+    """`gossamer compare`."""
     if options.target is not None and not math.isfinite(options.target):
         raise InputError(f"`--target` must be a finite number, got {options.target}.")
     with waiting("Reading records"):

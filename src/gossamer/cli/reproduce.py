@@ -13,17 +13,8 @@ from rich.table import Table
 
 from gossamer.cli.data import downloads
 from gossamer.cli.exactness import exactness_table
-from gossamer.cli.output import (
-    VERDICTS,
-    bars,
-    console,
-    note,
-    results,
-    resume_news,
-    stop_signals,
-    waiting,
-    writing_alone,
-)
+from gossamer.cli.lines import note, results, stop_signals
+from gossamer.cli.output import VERDICTS, bars, console, resume_news, waiting, writing_alone
 from gossamer.cli.proof import prove
 from gossamer.errors import InputError, StoppedError, check_integer
 from gossamer.paper import figures
@@ -34,18 +25,9 @@ from gossamer.paper.reproduction import Plan, Reproduced, conclude, run_study
 from gossamer.problems.base import as_device
 from gossamer.report import write_page
 
-WHAT = [*FIGURES, "rates", "all", "exactness", "theory"]
-
 
 def reproduce(options: argparse.Namespace) -> int:
-    """Run the paper's experiments again, draw its figures, and judge its claims one by one.
-
-    fig1 to fig5 are the paper's figures, rates the rates of its tables and theorems, all is everything. What the folder
-    holds already is not run again, and what was stopped goes on. A claim that does not hold is a result like any other:
-    the exit code is 0. Two are Gossamer's own: exactness, which methods find the exact minimiser and where the others
-    stop; and theory, BEER with certified steps, held against each inequality of its proof at every round. For these,
-    exit code 1 says that something does not hold.
-    """
+    """`gossamer reproduce`."""
     if options.what == "exactness":
         return exactness_table(options)
     if options.what == "theory":

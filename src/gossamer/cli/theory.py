@@ -11,7 +11,8 @@ from rich.table import Table
 from gossamer import registry
 from gossamer.algorithms.beer import BEER
 from gossamer.cli.data import downloads
-from gossamer.cli.output import console, results, waiting
+from gossamer.cli.lines import results
+from gossamer.cli.output import console, waiting
 from gossamer.cli.proof import check
 from gossamer.compression.base import Compressor
 from gossamer.errors import InputError, check_integer, check_positive
@@ -35,17 +36,7 @@ _SHARES = (1.0, 0.9, 0.7, 0.5, 0.3)  # of the largest certified step: at its ver
 
 
 def theory(options: argparse.Namespace) -> int:
-    """Show what theory says of BEER before a run: its constants, proven and practical steps, rounds and bits.
-
-    alpha is the compressor's, rho and C the network's, L and mu the problem's. Certified steps are the largest that the
-    paper's proof allows for this very network, checked in exact arithmetic; the theorem's are those of its absolute
-    constants; practical ones are `gossamer.auto`'s, which converge in practice and are not proven. Rounds and bits are
-    what the proof guarantees with full gradients from x0; runs are far faster.
-
-    --check holds a recorded run against the proof instead: the lemma's recursions and the theorems' bounds, at every
-    round, with a picture of both sides. The run must have been recorded with `omegas = true` and `eval_every = 1`. Exit
-    code 1 says that something does not hold.
-    """
+    """`gossamer theory`."""
     if options.check is not None:
         return check(options)
     if options.output is not None:

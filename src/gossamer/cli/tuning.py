@@ -16,7 +16,8 @@ from rich.table import Table
 from gossamer.algorithms.base import Algorithm
 from gossamer.algorithms.schedules import Schedule
 from gossamer.cli.data import downloads
-from gossamer.cli.output import complain, console, note, results, stop_request, stop_signals, waiting
+from gossamer.cli.lines import complain, note, results, stop_request, stop_signals
+from gossamer.cli.output import console, waiting
 from gossamer.errors import InputError, RunError, StoppedError
 from gossamer.paper import spec_path
 from gossamer.runtime.experiment import prepare
@@ -25,12 +26,7 @@ from gossamer.spec import load_spec
 
 
 def tune_spec(options: argparse.Namespace) -> int:
-    """Search for each method's lr and gamma by short runs, and write the spec that won.
-
-    Begins with the steps of `lr = "auto"`, and lets Optuna propose others within a factor of 30, several of which are
-    simulated at once; the best few then run for all of the spec's rounds. The spec is written with its comments, and
-    with the best steps in place of what it said; run `gossamer run` on it. Ctrl-C writes the best steps found so far.
-    """
+    """`gossamer tune`."""
     _tomlkit()
     path = spec_path(options.spec)
     spec = load_spec(path)
