@@ -29,13 +29,26 @@ def about(name: str) -> dict[str, Any]:
     }
 
 
+_COSTS = {
+    "name": "name",
+    "title": "method",
+    "messages": "messages",
+    "exchanges": "exchanges",
+    "gradients": "gradients",
+    "state": "state / d",
+}
+_PROMISES = {"name": "name", "compressors": "compressors", "assumes": "assumes", "rate": "rate"}
+
+
 def markdown_table() -> str:
-    """All methods as a table in Markdown: the one in the documentation."""
-    headings = ["name", "method", "messages", "exchanges", "gradients", "state / d", "compressors", "assumes", "rate"]
-    keys = ["name", "title", "messages", "exchanges", "gradients", "state", "compressors", "assumes", "rate"]
-    lines = [f"| {' | '.join(headings)} |", f"|{'---|' * len(headings)}"]
+    """All methods in Markdown, as in the documentation: what they cost and what they promise, as wide as a page."""
+    return _table(_COSTS) + "\n" + _table(_PROMISES)
+
+
+def _table(columns: dict[str, str]) -> str:
+    lines = [f"| {' | '.join(columns.values())} |", f"|{'---|' * len(columns)}"]
     for name in registry.methods.names():
         facts = about(name)
-        cells = [f"`{facts[key]}`" if key == "name" else str(facts[key]).replace("|", "\\|") for key in keys]
+        cells = [f"`{facts[key]}`" if key == "name" else str(facts[key]).replace("|", "\\|") for key in columns]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"

@@ -61,7 +61,7 @@ class BEER(Algorithm):
     Args:
         lr: eta, the step size.
         gamma: The mixing step size, in (0, 1].
-        compressor: C. Any contraction will do.
+        compressor: The compressor C; any contraction will do.
         start: V^0 is the `"full"` local gradient, as in the paper, or this round's `"minibatch"` gradient.
         tracker: `"stored"` subtracts the stochastic gradient of the round before, as Algorithm 1 does;
             `"reevaluated"` evaluates the old model again on the new minibatch: another algorithm, with two gradients a

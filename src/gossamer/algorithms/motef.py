@@ -38,7 +38,7 @@ class MoTEF(Algorithm):
     Args:
         lr: eta, the step size.
         gamma: The mixing step size, in (0, 1].
-        compressor: C. Any contraction will do.
+        compressor: The compressor C; any contraction will do.
         lam: In (0, 1].
         start: M^0 = V^0 is the `"full"` local gradient or this round's `"minibatch"` gradient.
 

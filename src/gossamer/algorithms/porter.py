@@ -42,7 +42,7 @@ class PORTER(Algorithm):
     Args:
         lr: eta, the step size.
         gamma: The mixing step size, in (0, 1].
-        compressor: C. Any contraction will do.
+        compressor: The compressor C; any contraction will do.
         clip: tau. None for no clipping: BEER.
         per_sample: Clip the gradient of each data row (PORTER-DP), and not only that of the minibatch (PORTER-GC).
         noise: sigma_p, the deviation of the noise on each coordinate; needs `per_sample`.

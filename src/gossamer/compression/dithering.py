@@ -160,7 +160,7 @@ class gsgd(Compressor):
     is a contraction with alpha = 1 / tau.
 
     Args:
-        bits: b. There are 2^b + 1 levels, from -2^(b-1) to 2^(b-1).
+        bits: The number b; there are 2^b + 1 levels, from -2^(b-1) to 2^(b-1).
 
     Deviations: none in exact arithmetic. floor(y + u) is taken as floor(y) + [frac(y) + u >= 1] and clamped to the
     highest level, since y + u may round up to the next integer in floating point.

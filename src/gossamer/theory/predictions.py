@@ -49,7 +49,7 @@ def rounds_to(
         certificate: From `certify`.
         phi: Phi_0, from `lyapunov` with `certificate.weights_for(n)`.
         sigma: As for `neighbourhood`; 0 for full gradients.
-        batch: b.
+        batch: The batch size b.
         n: Clients.
 
     Raises:
@@ -100,7 +100,7 @@ def bits_to(
         phi: Phi_0.
         bits: A round, on one link: both messages together.
         sigma: 0 for full gradients.
-        batch: b.
+        batch: The batch size b.
         n: Clients.
     """
     each = Fraction(check_positive("bits", bits))
