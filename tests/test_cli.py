@@ -235,6 +235,9 @@ def test_compressors_and_compress(tmp_path: Path) -> None:
     million = forked("compressors", "--dimension", "1000000", cwd=tmp_path)
     assert million.returncode == 0
     assert "0.0157" in million.stdout, "alpha of gsgd_5"
+    large = json.loads(forked("compressors", "--dimension", "1000000", "--json", cwd=tmp_path).stdout)
+    kept = {row["name"]: (row["example"], row["alpha"]) for row in large if row["name"] in ("top_k", "rand_k")}
+    assert kept == {"top_k": ("top_k:0.1", 0.1), "rand_k": ("rand_k:0.1", 0.1)}, "and not three of a million"
     np.save(tmp_path / "x.npy", np.random.default_rng(0).standard_normal(1000))
     done = forked("compress", "x.npy", "--compressor", "blockwise:gsgd:5,256", "--json", cwd=tmp_path)
     result = json.loads(done.stdout)

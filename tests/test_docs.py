@@ -6,14 +6,18 @@ import math
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
 
 import gossamer as gs
 from gossamer.algorithms.about import markdown_table
+from gossamer.cli.reproduce import verdict_counts
 from gossamer.paper import proofs
-from gossamer.paper.claims import claims, counted
+from gossamer.paper.claims import PUBLISHED, Judged, claims, counted
+from gossamer.paper.rates import studies
+from gossamer.paper.reproduction import BOTH_WAYS
 from gossamer.runtime.experiment import prepare
 from gossamer.spec import load_spec
 
@@ -164,6 +168,59 @@ def test_the_verdicts_are_up_to_date() -> None:
     assert section(text, "verdicts") == verdicts_table(published=True)
     assert section(text, "rates") == rates_table()
     assert section((ROOT / "README.md").read_text(), "verdicts") == verdicts_table(published=False)
+
+
+def test_the_number_of_verdicts_is_explained_where_it_is_shown() -> None:
+    rows = json.loads((ROOT / "docs" / "results" / "claims.json").read_text())["claims"]
+    text = [row for row in rows if not row["id"].endswith(PUBLISHED)]
+    again = [row for row in rows if row["id"].endswith(PUBLISHED)]
+    both = [row for row in again if row["id"].startswith(BOTH_WAYS)]
+    readme, page = ((ROOT / name).read_text() for name in ("README.md", "docs/reproduce.md"))
+    after = " ".join(readme.split("<!-- end of verdicts -->")[1].split("##")[0].split())
+    assert f"These {len(text)} verdicts" in after
+    assert (
+        f"`--quick`, print {len(text) + len(both)}: these, and {len(both)} of them again on runs as published" in after
+    )
+    assert f"adds {len(again) - len(both)} for figure 5" in after
+    assert f"all {len(rows)}." in after
+    before = " ".join(page.split("<!-- verdicts")[0].split())
+    assert f"The {len(rows)} verdicts below are {len(text)} on runs that follow the text and {len(again)}" in before
+    assert f"prints {len(text) + len(both)} of them" in before
+    quick, full = (next(one for one in studies(quick) if one.name == "linear") for quick in (True, False))
+    assert quick.settings["lr"] == full.settings["lr"], "a rehearsal has a verdict for each, too"
+    verdicts = [Judged(replace(claims()[0], id=row["id"]), "holds", [1.0]) for row in [*text, *both]]
+    assert verdict_counts(verdicts) == (
+        f"{len(text) + len(both)} verdicts ({len(text)} on the paper's text, {len(both)} again on the published runs): "
+        f"{len(text) + len(both)} hold, 0 do not hold, 0 cannot be told."
+    )
+
+
+def test_every_folder_in_the_readme_is_made_by_an_earlier_line() -> None:
+    made: set[str] = set()
+    checked = []
+    for line in "\n".join(blocks(ROOT / "README.md", "sh")).splitlines():
+        words = line.split("#")[0].split()
+        if words[:2] == ["gossamer", "run"]:
+            made.add(f"runs/{words[2].removesuffix('.toml')}")
+        elif words[:3] == ["gossamer", "reproduce", "theory"]:
+            made.add("proofs")
+        elif words[:2] in (["gossamer", "report"], ["gossamer", "compare"]):
+            checked.append(words[2])
+            assert words[2] in made, line
+        elif words[:3] == ["gossamer", "theory", "--check"]:
+            checked.append(words[3])
+            assert words[3] in made, line
+    assert checked == ["runs/my", "runs/my", "proofs"]
+
+
+def test_final_means_one_thing_on_a_page() -> None:
+    """`run.final` is one row; in tables and claims a final value is a mean, which the page of the claims says."""
+    tutorial = (ROOT / "docs" / "tutorial.md").read_text()
+    assert re.findall(r"\S*\bfinal\b", tutorial) == ["bool(run.final", "`run.final"]
+    shown = " ".join(str(thing.__doc__) for thing in (gs.Run, gs.Run.x, gs.Run.average, gs.Run.final))
+    assert "final" not in shown
+    page = (ROOT / "docs" / "reproduce.md").read_text()
+    assert "A *final*\nvalue in a claim is the mean over the last tenth of the evaluations." in page
 
 
 def test_the_committed_results_are_of_todays_claims() -> None:

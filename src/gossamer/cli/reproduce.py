@@ -4,7 +4,7 @@ import argparse
 import json
 import math
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from gossamer.cli.output import VERDICTS, bars, console, resume_news, waiting, w
 from gossamer.cli.proof import prove
 from gossamer.errors import InputError, StoppedError, check_integer
 from gossamer.paper import figures
-from gossamer.paper.claims import counted
+from gossamer.paper.claims import PUBLISHED, Judged, counted
 from gossamer.paper.figures import FIGURES, Job
 from gossamer.paper.rates import Study
 from gossamer.paper.reproduction import Plan, Reproduced, conclude, run_study
@@ -155,13 +155,18 @@ def _show(done: Reproduced, plan: Plan, page: Path) -> None:
         rule = one.rule or one.claim.rule
         table.add_row(escape(one.claim.says), _range(one.values), rule, VERDICTS[one.verdict])
     out.show(table)
-    counts = counted([one.verdict for one in done.judged])
-    held, failed, unclear = counts.values()
-    said = f"{held} hold, {failed} do not hold, {unclear} cannot be told"
     short = " Runs were shortened: nothing is concluded from them." if plan.is_short else ""
-    out.print(f"{len(done.judged)} claims: {said}.{short}", highlight=False, soft_wrap=True)
+    out.print(verdict_counts(done.judged) + short, highlight=False, soft_wrap=True)
     lines = [f"Page:    {page}", f"Figures: {plan.folder / 'figures'}", f"Table:   {plan.folder / 'claims.csv'}"]
     out.print("\n".join(map(escape, lines)), highlight=False, soft_wrap=True)
+
+
+def verdict_counts(judged: Sequence[Judged]) -> str:
+    """How many verdicts of each kind there are, and why there are more of them than claims."""
+    held, failed, unclear = counted([one.verdict for one in judged]).values()
+    again = sum(one.claim.id.endswith(PUBLISHED) for one in judged)
+    text = f" ({len(judged) - again} on the paper's text, {again} again on the published runs)" if again else ""
+    return f"{len(judged)} verdicts{text}: {held} hold, {failed} do not hold, {unclear} cannot be told."
 
 
 def _range(values: list[float]) -> str:

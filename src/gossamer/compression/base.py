@@ -138,7 +138,8 @@ class Compressor(ABC):
     """
 
     examples: ClassVar[Sequence[Mapping[str, Any]]] = ({},)
-    """Settings with which the conformance suite tries the class."""
+    """Settings with which the conformance suite tries the class; `gossamer compressors` shows the first, which should
+    make sense at any number of coordinates."""
 
     checks_by_norm: ClassVar[bool] = False
     """Whether `compress` checks the norms of its input, with `check_magnitude`, which spares a look at all of it."""

@@ -193,7 +193,7 @@ class top_k(_Keeps):
         fraction: Instead of k: the share of the coordinates to keep, in (0, 1]; at least one is kept.
     """
 
-    examples = ({"k": 3}, {"k": 1}, {"fraction": 0.25})
+    examples = ({"fraction": 0.1}, {"k": 3}, {"k": 1}, {"fraction": 0.25})
 
     @property
     def is_deterministic(self) -> bool:
@@ -226,7 +226,7 @@ class rand_k(_Keeps):
     """
 
     unbiased: bool = False
-    examples = ({"k": 3}, {"k": 3, "unbiased": True}, {"fraction": 0.6, "unbiased": True}, {"k": 1})
+    examples = ({"fraction": 0.1}, {"k": 3}, {"k": 3, "unbiased": True}, {"fraction": 0.6, "unbiased": True}, {"k": 1})
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -19,6 +19,9 @@ from gossamer.theory.check import Verdict
 
 Measure = Callable[[Results], Numbers]
 
+PUBLISHED = "-published"
+"""What the name of a claim ends in that is judged again, on runs as published."""
+
 _NEAR = 1.2  # a level that a method must reach is this far above a floor, so that the floor's noise does not decide
 _measures: dict[str, Measure] = {}
 
@@ -109,11 +112,11 @@ def judge(claim: Claim, results: Results, *, too_short: bool = False) -> Judged:
 
 def judge_published(claim: Claim, results: Results, *, too_short: bool = False) -> Judged:
     """The verdict on the runs as published."""
-    mark = "-published"
-    renamed = {name.removesuffix(mark): kept for name, kept in results.records.items() if name.endswith(mark)}
+    records = results.records.items()
+    renamed = {name.removesuffix(PUBLISHED): kept for name, kept in records if name.endswith(PUBLISHED)}
     other = replace(claim, where=f"{claim.where}, as published", note="")
     judged = judge(other, replace(results, records=renamed), too_short=too_short)
-    return replace(judged, claim=replace(other, id=f"{claim.id}{mark}"))
+    return replace(judged, claim=replace(other, id=f"{claim.id}{PUBLISHED}"))
 
 
 def judge_fit(fit: Fit, *, too_short: bool = False) -> Judged:
@@ -145,9 +148,9 @@ def judge_all(results: Results, *, too_short: bool = False) -> list[Judged]:
 
 def _is_begun(claim: Claim, results: Results) -> bool:
     """Whether the figure that a claim is about has runs at all."""
-    published = claim.id.endswith("-published")
+    published = claim.id.endswith(PUBLISHED)
     figure = claim.id[:4].replace("fig", "figure")
-    return any(name.startswith(figure) and name.endswith("-published") == published for name in results.records)
+    return any(name.startswith(figure) and name.endswith(PUBLISHED) == published for name in results.records)
 
 
 def counted(verdicts: Sequence[str]) -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""What a run gives back: its record and its final models."""
+"""What a run gives back: its record and its models."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,16 +26,16 @@ class Run:
     d: int
     """Coordinates of a model."""
     snapshot: Tensor
-    """The final models with their buffers, if there are any, behind them, (clients, d or more)."""
+    """The models after the last round with their buffers, if any, behind them, (clients, d or more)."""
 
     @property
     def x(self) -> Tensor:
-        """The final models, (clients, d); those before the fatal round if the run diverged."""
+        """The clients' models after the last round, (clients, d); if the run diverged, after the last finite one."""
         return self.snapshot[:, : self.d]
 
     @property
     def average(self) -> Tensor:
-        """The average of the final models (and of their buffers): what is measured, and what one would deploy."""
+        """The average of these models (and of their buffers): what is measured, and what one would deploy."""
         return self.snapshot.mean(dim=0)
 
     def __repr__(self) -> str:
@@ -50,7 +50,7 @@ class Run:
 
     @property
     def final(self) -> "pd.Series[Any]":
-        """The last row of the frame."""
+        """The last row of the frame: one evaluation, not an average over several."""
         return self.frame.iloc[-1]
 
     @property
