@@ -468,3 +468,16 @@ def test_demo(tmp_path: Path) -> None:
     assert max(norms["BEER"], norms["D2"]) < 1e-4
     assert min(norms["CHOCO-SGD"], norms["DSGD"]) > 1e-3
     assert (tmp_path / "gossamer-demo" / "convergence.png").stat().st_size > 20_000
+
+
+def test_warnings_about_a_run_are_lines(tmp_path: Path) -> None:
+    (tmp_path / "my.toml").write_text(
+        'rounds = 60\n[problem]\nobjective = "quadratic"\nclients = 6\nd = 400\n[graph]\nname = "ring"\n'
+        '[[methods]]\nname = "beer"\nlr = 5.0\ngamma = 0.9\ncompressor = "rand_k:4"\n'
+    )
+    done = gossamer("run", "my.toml", "-q", cwd=tmp_path)
+    assert done.returncode == 1
+    lines = done.stderr.splitlines()
+    assert lines[0].startswith("gossamer: `gamma` = 0.9 of BEER is far above what rand_k")
+    assert any(line.startswith("gossamer: BEER with seed 0 is diverging: its loss after round") for line in lines[1:])
+    assert all(line.startswith("gossamer: ") for line in lines)

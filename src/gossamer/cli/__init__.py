@@ -11,7 +11,7 @@ import signal
 from collections.abc import Sequence
 
 from gossamer.cli.arguments import call, parser
-from gossamer.cli.lines import complain, mend_streams, stop_request
+from gossamer.cli.lines import complain, mend_streams, show_warnings_as_lines, stop_request
 from gossamer.errors import NO_ROOM, GossamerError, RunError, StoppedError
 
 __all__ = ["main"]
@@ -20,6 +20,7 @@ __all__ = ["main"]
 def main(arguments: Sequence[str] | None = None) -> int:
     """The entry point of the `gossamer` command."""
     mend_streams()
+    show_warnings_as_lines()
     try:
         return call(parser().parse_args(arguments))
     except StoppedError as error:

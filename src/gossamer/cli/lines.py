@@ -5,7 +5,11 @@ import os
 import signal
 import sys
 import unicodedata
+import warnings
 from collections.abc import Callable, Iterator
+from typing import Any
+
+from gossamer.errors import ConvergenceWarning
 
 
 def mend_streams() -> None:
@@ -34,6 +38,19 @@ def visible(text: str) -> str:
     hidden = ("Cc", "Cf", "Cs", "Zl", "Zp")
     kept = (sign in "\n\t" or unicodedata.category(sign) not in hidden for sign in text)
     return "".join(sign if keep else "\N{REPLACEMENT CHARACTER}" for sign, keep in zip(text, kept, strict=True))
+
+
+def show_warnings_as_lines() -> None:
+    """Have a warning about a run be one line, without the place in the code that gave it."""
+    others = warnings.showwarning
+
+    def show(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
+        if issubclass(category, ConvergenceWarning):
+            note(f"gossamer: {message}")
+        else:
+            others(message, category, *where, **more)
+
+    warnings.showwarning = show
 
 
 @contextlib.contextmanager

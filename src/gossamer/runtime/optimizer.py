@@ -93,10 +93,11 @@ class DecentralizedOptimizer(torch.optim.Optimizer):
         x = torch.cat([p.detach().reshape(-1) for p in self._parameters])[None]
         method.check_dimension(x.shape[1])
         method.check_mixing(mixing.lambda_min)
-        warn_of_gamma(method, x.shape[1], mixing.rho)
         if transport == "nccl" and x.device.type != "cuda":
             raise InputError(f"transport='nccl' needs the model on a GPU, got {x.device}; 'gloo' works everywhere.")
         self._ranks = Ranks(check_positive("timeout", timeout))
+        if self._ranks.rank == 0:
+            warn_of_gamma(method, x.shape[1], mixing.rho)
         if self._ranks.size != mixing.clients:
             raise InputError(
                 f"The mixing matrix is of {mixing.clients} clients, but {self._ranks.size} processes were started: "

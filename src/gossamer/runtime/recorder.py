@@ -330,10 +330,10 @@ class Recorder:
 
     def _watch_growth(self, seed: int) -> None:
         """Warn, once per run, when the loss has grown by a large factor; a run may still recover."""
-        if seed not in self._growing and self.records[seed].growth() > LARGE_GROWTH:
+        record = self.records[seed]
+        if seed not in self._growing and record.end is None and record.growth() > LARGE_GROWTH:
             self._growing.add(seed)
-            sentence = self.records[seed].warning(self.simulation.method.remedy())
-            warnings.warn(sentence, ConvergenceWarning, stacklevel=2)
+            warnings.warn(record.warning(self.simulation.method.remedy()), ConvergenceWarning, stacklevel=2)
 
     def _flush(self) -> None:
         self._flushed = time.monotonic()
