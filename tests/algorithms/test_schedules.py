@@ -70,8 +70,8 @@ def test_in_a_spec() -> None:
     dsgd, d2, beer, choco = (method for method, _ in experiment.methods.values())
     assert dsgd.lr == schedules.cosine(0.1, 10)
     assert d2.lr == schedules.step(0.1, 5)
-    assert beer == gs.auto(gs.BEER, experiment.problem, experiment.mixing, gs.gsgd(5))
-    assert choco == gs.auto(gs.CHOCOSGD, experiment.problem, experiment.mixing, gs.gsgd(5), gamma=0.3)
+    assert beer == gs.auto(gs.BEER, experiment.problem, experiment.mixing, gs.gsgd(5), rounds=10)
+    assert choco == gs.auto(gs.CHOCOSGD, experiment.problem, experiment.mixing, gs.gsgd(5), rounds=10, gamma=0.3)
 
 
 @pytest.mark.parametrize(

@@ -142,6 +142,10 @@ class Algorithm(ABC):
     step_pace: ClassVar[float] = 3.0
     """How large an lr `gossamer.auto` takes: step_pace gamma s / L, where one mixing removes the share s of what the
     clients disagree on."""
+    swing: ClassVar[int] = 2
+    """Of a method without gamma: `gossamer.auto` takes an lr of at most ((1 + lambda_min) / 2)^swing / L, lambda_min
+    being the smallest eigenvalue of W. Trackers become unstable at (1 + lambda_min)^2 / (2 L), DSGD and EXTRA at
+    (1 + lambda_min) / L; 0 means no such limit."""
     equations: ClassVar[str] = ""
     """A round in the paper's letters, for who asks."""
     is_centralized: ClassVar[bool] = False

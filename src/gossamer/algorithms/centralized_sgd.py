@@ -35,6 +35,7 @@ class CentralizedSGD(Algorithm):
     messages = 1
     state = 1
     compressors = "none"
+    swing = 0
     assumes = "that everyone can talk to everyone"
     rate = "O(sigma/sqrt(nT)); O(1/T) with full gradients"
     equations = """

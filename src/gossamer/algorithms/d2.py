@@ -47,6 +47,7 @@ class D2(Algorithm):
     messages = 1
     state = 3
     compressors = "none"
+    swing = 0
     assumes = "smallest eigenvalue of W above -1/3 (lazy: always so)"
     rate = "O(sigma/sqrt(nT)), whatever the difference between the clients"
     equations = """

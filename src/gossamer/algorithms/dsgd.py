@@ -41,6 +41,7 @@ class DSGD(Algorithm):
     messages = 1
     state = 1
     compressors = "none"
+    swing = 1
     assumes = "bounded dissimilarity"
     rate = "O(sigma/sqrt(nT)) + terms in zeta^2/rho^2; a floor at constant step"
     equations = """

@@ -42,6 +42,7 @@ class EXTRA(Algorithm):
     messages = 1
     state = 3
     compressors = "none"
+    swing = 1
     assumes = "convexity"
     rate = "O(1/T) convex; linear if strongly convex"
     equations = """

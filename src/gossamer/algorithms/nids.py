@@ -38,6 +38,7 @@ class NIDS(Algorithm):
     messages = 1
     state = 3
     compressors = "none"
+    swing = 0
     assumes = "convexity"
     rate = "O(1/T) convex; linear if strongly convex, network and objective apart"
     equations = """

@@ -85,7 +85,7 @@ def _measured(problem: Problem, mixing: MixingMatrix, compressor: Compressor, ep
     gap = None if least is None else max(0.0, float(at_x0["loss"][0]) - least)
     certificate = certify(alpha, mixing.rho, mixing.C, L)
     gamma, lr = theorem_steps(alpha, mixing.rho, mixing.C, L)
-    practical = auto(BEER, problem, mixing, compressor)
+    practical = auto(BEER, problem, mixing, compressor, rounds=0)
     bits = _bits_a_round(practical, problem, mixing)
     said: dict[str, Any] = {
         "clients": n,

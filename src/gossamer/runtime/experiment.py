@@ -120,7 +120,7 @@ def prepare(spec: Spec, *, data_dir: str | None = None, device: str | None = Non
         if spec.omegas:
             check_has_omegas(method)
         if chosen := wished[label]:
-            methods[label] = (_found(method, chosen, problem, mixing), rounds)
+            methods[label] = (_found(method, chosen, spec, problem, mixing, rounds), rounds)
     return Experiment(spec, problem, mixing, methods)
 
 
@@ -135,11 +135,13 @@ def _to_be_found(settings: dict[str, Any]) -> dict[str, str]:
     return chosen
 
 
-def _found(method: Algorithm, chosen: dict[str, str], problem: Problem, mixing: MixingMatrix) -> Algorithm:
+def _found(
+    method: Algorithm, chosen: dict[str, str], spec: Spec, problem: Problem, mixing: MixingMatrix, rounds: int
+) -> Algorithm:
     """The method with the steps that were to be found; one that was given stays."""
     given = {"gamma": method.gamma} if hasattr(method, "gamma") and "gamma" not in chosen else {}
     if "auto" in chosen.values():
-        steps = settings_for(method, problem, mixing, given)
+        steps = settings_for(method, problem, mixing, given, rounds, spec.batch_size, spec.x0)
     else:
         given |= {} if "lr" in chosen else {"lr": method.lr}  # if it is a schedule, that is refused
         steps = certified_steps(method, problem, mixing, share_of(chosen.get("lr", "certified")), **given)

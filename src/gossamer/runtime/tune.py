@@ -5,24 +5,18 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
-import torch
-
 from gossamer.algorithms.base import Algorithm
 from gossamer.algorithms.schedules import Schedule
 from gossamer.errors import InputError, StoppedError, check_integer
 from gossamer.problems.base import Problem
 from gossamer.runtime.auto import settings_for
-from gossamer.runtime.candidates import Candidates, gradient_norms
+from gossamer.runtime.candidates import Candidates, gradient_norms, race
 from gossamer.runtime.start import X0
 from gossamer.topology import MixingMatrix
 
 Steps = dict[str, float]
 
 _WIDEST = 30.0  # lr and gamma are looked for between auto's steps divided and multiplied by this
-# A square distance that grows with the square of time, as it does before mixing takes hold, is four times as large
-# after twice the rounds; more than six times is growth without end.
-_PARTING = 6.0
-_EVALUATIONS = 20  # over the last tenth of a run
 
 
 @dataclass(frozen=True)
@@ -96,7 +90,7 @@ def tune(
     found, or raises `StoppedError` if that is nothing.
     """
     optuna = _optuna()
-    automatic = settings_for(method, problem, mixing, {})
+    automatic = settings_for(method, problem, mixing, {}, search.rounds, batch_size, x0)
     begin = {name: float(automatic[name]) for name in ("lr", "gamma") if name in automatic}
     ranges = {
         name: optuna.distributions.FloatDistribution(
@@ -115,7 +109,7 @@ def tune(
         steps = [cast(Steps, dict(trial.params)) for trial in asked]
         sim = Candidates(method, problem, mixing, steps, search.seed, batch_size, x0)
         tuned = tuned or Tuned(float(gradient_norms(sim)[0]))
-        norms = _race(sim, search.rounds, should_stop)
+        norms = race(sim, search.rounds, should_stop=should_stop)
         if norms is None:
             break
         for trial, one, norm in zip(asked, steps, norms, strict=True):
@@ -133,44 +127,14 @@ def tune(
         finalists = [trial.steps for trial in best] if ranked else []
         norms = None
         if finalists:
-            norms = _race(
-                Candidates(method, problem, mixing, finalists, search.seed, batch_size, x0), whole, should_stop
+            norms = race(
+                Candidates(method, problem, mixing, finalists, search.seed, batch_size, x0),
+                whole,
+                should_stop=should_stop,
             )
         for one, norm in zip(finalists, norms or [], strict=False):
             tuned.finalists.append(Trial(one, norm))
     return tuned
-
-
-def _race(sim: Candidates, rounds: int, should_stop: Callable[[], bool]) -> list[float] | None:
-    """The mean gradient norm of each candidate over the last tenth of the rounds; None if it was stopped."""
-    first = rounds - max(1, rounds // 10) + 1
-    every = max(1, (rounds - first + 1) // _EVALUATIONS)
-    sums, counted = [0.0] * len(sim.settings), 0
-    apart: dict[int, float] = {}  # half-way
-    with torch.no_grad():
-        while sim.t < rounds and sim.alive:
-            sim.step()
-            if should_stop():
-                return None
-            if sim.t == rounds // 2:
-                apart = dict(zip(sim.alive, _disagreement(sim), strict=True))
-            if sim.alive and sim.t >= first and (rounds - sim.t) % every == 0:
-                counted += 1
-                for who, norm in zip(sim.alive, gradient_norms(sim).tolist(), strict=True):
-                    sums[who] += norm
-    found = [math.inf] * len(sim.settings)
-    for who, now in zip(sim.alive, _disagreement(sim), strict=True):
-        mean = sums[who] / max(1, counted)
-        parts = now > _PARTING * apart.get(who, math.inf) > 0
-        found[who] = mean if math.isfinite(mean) and not parts else math.inf
-    return found
-
-
-def _disagreement(sim: Candidates) -> list[float]:
-    """The clients' mean square distance from their average: the average may do well while they part for ever."""
-    models = sim.models().double()
-    apart: list[float] = (models - models.mean(dim=1, keepdim=True)).square().sum(dim=2).mean(dim=1).tolist()
-    return apart
 
 
 def with_steps(method: Algorithm, steps: Mapping[str, float]) -> Algorithm:
