@@ -1,6 +1,7 @@
 """Steps that converge without tuning: gamma and lr from alpha, the network, and the problem's own gradients at x0."""
 
 import inspect
+from collections.abc import Callable
 from math import inf
 from typing import Any, TypeVar
 
@@ -23,6 +24,7 @@ from gossamer.theory import practical_steps
 from gossamer.topology import MixingMatrix
 
 Method = TypeVar("Method", bound=Algorithm)
+Steps = dict[str, float]
 
 _POWER_STEPS = 10  # of the power iteration that looks for L where a problem does not know it
 _DRAWN = 1 << 18  # coordinates with which a compressor is tried out
@@ -32,9 +34,10 @@ _MOST_ROUNDS = 500  # of a trial
 _LR_FACTORS = [16 / 2**i for i in range(12)]  # of 1/L, which overestimates the curvature of most problems
 _GAMMA_FACTORS = [3**0.5, 1.0, 3**-0.5]  # of the formula's gamma
 _CUTS = ((10, 16), (2, 6))  # after a tenth of the rounds, 16 candidates go on; after half, 6
+_BETWEEN = [2 ** (2 / 3), 2 ** (1 / 3)]  # times the chosen lr: tried at last
 _AS_GOOD = 1.5  # times the lowest norm, within which the smaller lr is taken
 _SOLVED = 1e-8  # of the norm at x0: candidates below it are equally good, and the lr in the middle is taken
-_EACH = 12  # candidates that take part in a round of the trials, on average
+_EACH = 14  # candidates that take part in a round of the trials, on average
 _MOST_NUMBERS = 25 * 10**9  # that the trials may read: rows of data times d, over all gradients
 _FEWEST_ROUNDS = 50  # of trials that say something
 _MOST_TABLE = 10**6  # rows times d, for methods that take a gradient of each row
@@ -58,19 +61,20 @@ def auto(
     at the formula's value and at sqrt(3) times more and less. The candidates with the lowest gradient norms, now or by
     extrapolation, go on: 16 after a tenth of the rounds, 6 after half. A candidate that diverges, or whose clients
     drift apart, is out. Of those whose norm over the last tenth of the rounds is within 1.5 times the lowest, the
-    smallest lr is chosen; where several end below 1e-8 of the norm at x0, the one in the middle. The choice depends on
-    the arguments alone. It costs at most 12 gradients of every client per round (breast_cancer: 1 to 3 seconds).
+    smallest lr is chosen; where several end below 1e-8 of the norm at x0, the one in the middle. Otherwise two larger
+    lr, below twice the chosen one, are tried at last. The choice depends on the arguments alone. It costs at most 14
+    gradients of every client per round (breast_cancer: 1 to 3 seconds).
 
     On large problems the trials are shorter, so that all their gradients together read at most 25 billion numbers (rows
     of data times d): 500 rounds on a9a, in about a minute on one core. The formula alone decides with `rounds=0`, where
     `lr` is given, where fewer than 50 rounds could be tried, and for methods that need the gradient of each row where
-    rows times d are above a million. It is gamma = min(0.75 alpha^0.6, alpha on Gaussian vectors, 0.6, 0.92 / (1 - lambda_min)) and
-    lr = min(1/2, 3 gamma s) / L for most methods: a method's `step_pace` replaces the 3, and with an unbiased
-    compressor LEAD and CEDAS take alpha^2, with alpha = 1/(1 + omega), and lr = 1/(2 L). alpha is the compressor's, L
-    the problem's, lambda_min the smallest eigenvalue of W, and s in (0, 2) the share of the clients' disagreement that
-    one mixing removes: with P their gradients at x0 less the average, s = <P, (I - W) P> / ||P||^2. Momentum and local
-    steps divide lr by as much as they lengthen a step. Without a gamma, lr is at most ((1 + lambda_min) / 2)^p / L,
-    with p the method's `swing`.
+    rows times d exceed a million. The formula is gamma = min(0.75 alpha^0.6, alpha on Gaussian vectors, 0.6,
+    0.92 / (1 - lambda_min)) and lr = min(1/2, 3 gamma s) / L for most methods: a method's `step_pace` replaces the 3,
+    and with an unbiased compressor LEAD and CEDAS take alpha^2, with alpha = 1/(1 + omega), and lr = 1/(2 L). alpha is
+    the compressor's, L the problem's, lambda_min the smallest eigenvalue of W, and s in (0, 2) the share of the
+    clients' disagreement that one mixing removes: with P their gradients at x0 less the average,
+    s = <P, (I - W) P> / ||P||^2. Momentum and local steps divide lr by as much as they lengthen a step. Without a
+    gamma, lr is at most ((1 + lambda_min) / 2)^p / L, with p the method's `swing`.
 
     Where a problem does not know its L, it is estimated at x0 by power iteration.
 
@@ -140,7 +144,7 @@ def settings_for(
         lr = min(lr, ((1 + network.lambda_min) / 2) ** template.swing / L)
     shorter = (1 - getattr(template, "momentum", 0.0)) / template.rounds_between_exchanges
     steps = {"lr": shorter * lr, **({"gamma": gamma} if has_gamma else {})}
-    rounds = _trial_rounds(template, problem, rounds, batch_size)
+    rounds = trial_rounds(template, problem, rounds, batch_size)
     if rounds and "lr" not in settings:
         gammas = [gamma] if given is not None else [min(1.0, gamma * factor) for factor in _GAMMA_FACTORS]
         tried = [
@@ -149,11 +153,13 @@ def settings_for(
             for one in gammas
         ]
         tried = sorted([steps, *tried], key=lambda one: -one["lr"])
-        steps = _best(Candidates(template, problem, mixing, tried, 0, batch_size, x0), rounds) or steps
+        steps = (
+            _best(lambda some: Candidates(template, problem, mixing, some, 0, batch_size, x0), tried, rounds) or steps
+        )
     return {**steps, **settings}
 
 
-def _trial_rounds(method: Algorithm, problem: Problem, rounds: int, batch_size: int | None) -> int:
+def trial_rounds(method: Algorithm, problem: Problem, rounds: int, batch_size: int | None) -> int:
     """The length of the trials; 0 where they would take too long."""
     counts = problem.row_counts
     rows = problem.clients * problem.rows_per_client if counts is None else int(counts.sum())
@@ -165,17 +171,28 @@ def _trial_rounds(method: Algorithm, problem: Problem, rounds: int, batch_size: 
     return min(rounds, affordable) if affordable >= min(rounds, _FEWEST_ROUNDS) else 0
 
 
-def _best(sim: Candidates, rounds: int) -> dict[str, float] | None:
-    """The smallest lr that does about as well as the best; None if all diverge."""
+def _best(trial: Callable[[list[Steps]], Candidates], tried: list[Steps], rounds: int) -> Steps | None:
+    """The smallest lr that does about as well as the best; None if all diverge. `tried` begins with the largest lr."""
+    sim = trial(tried)
     start = float(gradient_norms(sim)[0])
     solved = start * max(_SOLVED, 10 * torch.finfo(sim.problem.dtype).eps)
     norms = race(sim, rounds, cuts={max(1, rounds // part): many for part, many in _CUTS}, solved=solved) or []
-    lowest = min(norms, default=inf)
-    if lowest <= solved:
-        good = [steps for steps, norm in zip(sim.settings, norms, strict=True) if norm <= solved]
-        return dict(good[len(good) // 2])  # candidates come from the largest lr to the smallest
-    good = [steps for steps, norm in zip(sim.settings, norms, strict=True) if norm <= _AS_GOOD * lowest < inf]
-    return dict(good[-1]) if good else None
+    found = [(norm, steps) for norm, steps in zip(norms, tried, strict=True) if norm < inf]
+    good = [steps for norm, steps in found if norm <= solved]
+    if good:
+        return good[len(good) // 2]
+    if not found:
+        return None
+    near = _smallest(found)
+    between = [{**near, "lr": near["lr"] * factor} for factor in _BETWEEN]
+    norms = race(trial(between), rounds) or []
+    return _smallest([*zip(norms, between, strict=True), *(one for one in found if one[1] is near)])
+
+
+def _smallest(found: list[tuple[float, Steps]]) -> Steps:
+    """The smallest lr whose norm is within 1.5 times the lowest."""
+    lowest = min(norm for norm, _ in found)
+    return min((steps for norm, steps in found if norm <= _AS_GOOD * lowest), key=lambda steps: steps["lr"])
 
 
 def usual_alpha(compressor: Compressor | None, d: int) -> float:

@@ -9,12 +9,10 @@ from gossamer.algorithms.base import Algorithm
 from gossamer.algorithms.schedules import Schedule
 from gossamer.errors import InputError, StoppedError, check_integer
 from gossamer.problems.base import Problem
-from gossamer.runtime.auto import settings_for
+from gossamer.runtime.auto import Steps, settings_for
 from gossamer.runtime.candidates import Candidates, gradient_norms, race
 from gossamer.runtime.start import X0
 from gossamer.topology import MixingMatrix
-
-Steps = dict[str, float]
 
 _WIDEST = 30.0  # lr and gamma are looked for between auto's steps divided and multiplied by this
 
