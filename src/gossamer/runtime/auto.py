@@ -5,7 +5,6 @@ from collections.abc import Callable
 from math import inf
 from typing import Any, TypeVar
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -15,7 +14,7 @@ from gossamer.errors import InputError, check_integer
 from gossamer.problems.base import Problem
 from gossamer.runtime.arguments import check_batch_size, check_method_fits, check_network
 from gossamer.runtime.candidates import Candidates, gradient_norms, race
-from gossamer.runtime.measure import alpha_of, averages
+from gossamer.runtime.measure import alpha_of, averages, usual_alpha
 from gossamer.runtime.mixer import Mixer, network_of
 from gossamer.runtime.oracle import BatchOracle
 from gossamer.runtime.start import X0
@@ -27,7 +26,6 @@ Method = TypeVar("Method", bound=Algorithm)
 Steps = dict[str, float]
 
 _POWER_STEPS = 10  # of the power iteration that looks for L where a problem does not know it
-_DRAWN = 1 << 18  # coordinates with which a compressor is tried out
 _SAFETY = 2.0  # on an L that was looked for at one point
 
 _MOST_ROUNDS = 500  # of a trial
@@ -193,18 +191,6 @@ def _smallest(found: list[tuple[float, Steps]]) -> Steps:
     """The smallest lr whose norm is within 1.5 times the lowest."""
     lowest = min(norm for norm, _ in found)
     return min((steps for norm, steps in found if norm <= _AS_GOOD * lowest), key=lambda steps: steps["lr"])
-
-
-def usual_alpha(compressor: Compressor | None, d: int) -> float:
-    """1 - E||C(z) - z||^2 / ||z||^2 over Gaussian z: what a compressor usually keeps, where alpha is what it must."""
-    if compressor is None:
-        return 1.0
-    many = max(2, min(64, _DRAWN // d))
-    z = torch.from_numpy(np.random.default_rng(0).standard_normal((many, d)))
-    omega = compressor.omega(d)
-    c = compressor(z, seed=0).dense() / (1 + omega if omega is not None else 1)  # unbiased ones as `scaled` would
-    kept = 1 - float(((c - z).square().sum(dim=1) / z.square().sum(dim=1)).mean())
-    return min(1.0, max(kept, 1e-6))
 
 
 def mixed_share(gradients: Tensor, mixing: MixingMatrix) -> float:

@@ -6,8 +6,7 @@ import warnings
 from gossamer.algorithms.base import Algorithm
 from gossamer.compression.base import Compressor
 from gossamer.errors import ConvergenceWarning
-from gossamer.runtime.auto import usual_alpha
-from gossamer.runtime.measure import alpha_of, averages
+from gossamer.runtime.measure import alpha_of, averages, usual_alpha
 from gossamer.theory import practical_steps
 
 _FAR = 1.5  # times the practical gamma of a compressor that always keeps as much as it usually does

@@ -22,6 +22,7 @@ from gossamer.runtime.threads import is_small_evaluation, threads
 from gossamer.topology import MixingMatrix
 
 _MOST_CLIENTS, _MOST_EDGES, _MOST_LABELS = 500, 2000, 60  # that a record keeps for a picture
+_DRAWN = 1 << 18  # coordinates with which a compressor is tried out
 _CLIENTS_TOGETHER = 1024  # models of clients measured at once, where each is a row of a closed form
 
 
@@ -122,6 +123,18 @@ def alpha_of(method: Algorithm, d: int) -> float:
     if not isinstance(compressor, Compressor):
         return 1.0
     return 1 / (1 + (compressor.omega(d) or 0)) if averages(method, d) else compressor.alpha(d)
+
+
+def usual_alpha(compressor: Compressor | None, d: int) -> float:
+    """1 - E||C(z) - z||^2 / ||z||^2 over Gaussian z: what a compressor usually keeps, where alpha is what it must."""
+    if compressor is None:
+        return 1.0
+    many = max(2, min(64, _DRAWN // d))
+    z = torch.from_numpy(np.random.default_rng(0).standard_normal((many, d)))
+    omega = compressor.omega(d)
+    c = compressor(z, seed=0).dense() / (1 + omega if omega is not None else 1)  # unbiased ones as `scaled` would
+    kept = 1 - float(((c - z).square().sum(dim=1) / z.square().sum(dim=1)).mean())
+    return min(1.0, max(kept, 1e-6))
 
 
 def averages(method: Algorithm, d: int) -> bool:

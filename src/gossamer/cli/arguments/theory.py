@@ -16,7 +16,7 @@ def theory(parser: Parser) -> None:
 
     alpha is the compressor's, rho and C the network's, L and mu the problem's. Certified steps are the largest that the
     paper's proof allows for this very network, checked in exact arithmetic; the theorem's are those of its absolute
-    constants; practical ones are `gossamer.auto`'s, which converge in practice and are not proven. Rounds and bits are
+    constants; practical ones are those of the formula of `gossamer.auto`, which is not proven. Rounds and bits are
     what the proof guarantees with full gradients from x0; runs are far faster.
 
     --check holds a recorded run against the proof instead: the lemma's recursions and the theorems' bounds, at every
