@@ -23,7 +23,7 @@ from gossamer.paper.figures import FIGURES, GRAPHS, Job, jobs, rehearsal, shorte
 from gossamer.paper.published import as_published, smallest_k
 from gossamer.paper.rates import studies
 from gossamer.paper.reproduction import BOTH_WAYS, Plan, conclude, run_study
-from gossamer.problems.download import alone_in
+from gossamer.lock import alone_in
 from gossamer.runtime.experiment import prepare
 from gossamer.runtime.record import read_record
 
@@ -234,7 +234,7 @@ def test_a_folder_is_for_one_process_at_a_time(tmp_path: Path) -> None:
     with alone_in(tmp_path / "out"):
         done = forked("reproduce", "fig1", "--quick", "-o", "out", cwd=tmp_path)
         assert done.returncode == 2
-        assert "Another process is writing to 'out'" in done.stderr
+        assert f"'out' is in use by process {os.getpid()} on " in done.stderr
         assert forked("reproduce", "theory", "--quick", "-o", "out", cwd=tmp_path).returncode == 2
     assert not list((tmp_path / "out").glob("figure1-*"))
 

@@ -23,7 +23,6 @@ from rich.table import Column, Table
 
 from gossamer.cli.lines import note, visible
 from gossamer.errors import InputError
-from gossamer.problems.download import alone_in
 from gossamer.runtime.experiment import Experiment
 
 _PICTURES = (".png", ".pdf", ".svg")
@@ -131,19 +130,6 @@ def check_picture(name: str) -> Path:
     if not path.parent.is_dir():
         raise InputError(f"The folder of the picture '{path}' does not exist; make it first.")
     return path
-
-
-@contextlib.contextmanager
-def writing_alone(folder: Path) -> Iterator[None]:
-    """Refuse a folder to which another process writes: they would take each other's records away."""
-    with contextlib.ExitStack() as stack:
-        try:
-            stack.enter_context(alone_in(folder, wait=False))
-        except BlockingIOError:
-            raise InputError(
-                f"Another process is writing to '{folder}'; wait for it, or give another folder with -o."
-            ) from None
-        yield
 
 
 @contextlib.contextmanager

@@ -11,8 +11,9 @@ from rich.table import Table
 
 from gossamer.cli.data import downloads
 from gossamer.cli.lines import complain, note, results, stop_signals
-from gossamer.cli.output import VERDICTS, bars, check_picture, console, resume_news, waiting, writing_alone
+from gossamer.cli.output import VERDICTS, bars, check_picture, console, resume_news, waiting
 from gossamer.errors import GossamerError, InputError, StoppedError, check_integer
+from gossamer.lock import alone_in
 from gossamer.paper import figures, proofs
 from gossamer.paper.reproduction import write_csv
 from gossamer.report import proof_figure
@@ -79,7 +80,7 @@ def prove(options: argparse.Namespace) -> int:
     jobs = proofs.rehearsals(seeds) if options.quick else proofs.jobs(seeds)
     rows = []
     with (
-        writing_alone(folder),
+        alone_in(folder),
         resume_news(options.quiet),
         stop_signals() as should_stop,
         bars(options.quiet) as bar,

@@ -14,9 +14,10 @@ from rich.table import Table
 from gossamer.cli.data import downloads
 from gossamer.cli.exactness import exactness_table
 from gossamer.cli.lines import note, results, stop_signals
-from gossamer.cli.output import VERDICTS, bars, console, resume_news, waiting, writing_alone
+from gossamer.cli.output import VERDICTS, bars, console, resume_news, waiting
 from gossamer.cli.proof import prove
 from gossamer.errors import InputError, StoppedError, check_integer
+from gossamer.lock import alone_in
 from gossamer.paper import figures
 from gossamer.paper.claims import PUBLISHED, Judged, counted
 from gossamer.paper.figures import FIGURES, Job
@@ -34,7 +35,7 @@ def reproduce(options: argparse.Namespace) -> int:
         return prove(options)
     plan = _plan(options)
     plan.make_place()
-    with writing_alone(plan.folder):
+    with alone_in(plan.folder):
         plan.check_place()
         _warn(plan)
         with resume_news(options.quiet), stop_signals() as should_stop:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from gossamer._version import __version__
 from gossamer.errors import NO_ROOM, DataError, RunError
+from gossamer.lock import alone_in
 from gossamer.problems.sources import File
 
 logger = logging.getLogger(__name__)
@@ -44,7 +45,7 @@ def fetch(file: File, folder: Path) -> Path:
     missing = not folder.exists()
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with alone_in(folder):
+        with alone_in(folder, wait=True):
             target = folder / file.name
             if target.is_file() and _sha256(target) == file.sha256:  # somebody else has fetched it meanwhile
                 return target
@@ -57,25 +58,6 @@ def fetch(file: File, folder: Path) -> Path:
     except OSError as error:
         kind = RunError if error.errno in NO_ROOM else DataError
         raise kind(f"The data file {file.name!r} cannot be written to '{folder}': {error.strerror or error}.") from None
-
-
-@contextlib.contextmanager
-def alone_in(folder: Path, *, wait: bool = True) -> Iterator[None]:
-    """One process at a time writes to a folder; the lock goes with its process, however that ends.
-
-    Raises BlockingIOError if there is another and we are not to wait for it.
-    """
-    try:
-        import fcntl
-    except ImportError:  # Windows
-        yield
-        return
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield
-    finally:
-        os.close(handle)
 
 
 def _fetch(file: File, folder: Path) -> Path:
