@@ -11,98 +11,14 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from commands import forked
+from launching import DSGD, checkpointed, finish, nothing_left, rank_of, ranks_of, spec, start, wait_for
 
 import gossamer as gs
 from gossamer.runtime.checkpoint import read
-
-SPEC = """
-rounds = {rounds}
-seeds = {seeds}
-batch_size = 16
-eval_every = {every}
-[problem]
-objective = "logistic_regression"
-data = "breast_cancer"
-clients = {clients}
-dtype = "float64"
-[graph]
-name = "ring"
-weights = "fdla"
-[[methods]]
-name = "beer"
-lr = 0.1
-gamma = 0.3
-compressor = "gsgd:5"
-{more}
-"""
-DSGD = '[[methods]]\nname = "dsgd"\nlr = 0.1'
-
-
-def spec(folder: Path, *, clients: int = 4, rounds: int = 60, seeds: str = "[0]", more: str = "") -> Path:
-    path = folder / "my.toml"
-    path.write_text(SPEC.format(clients=clients, rounds=rounds, seeds=seeds, every=max(1, rounds // 10), more=more))
-    return path
-
-
-def start(folder: Path, *arguments: str) -> "subprocess.Popen[str]":
-    command = [sys.executable, "-m", "gossamer", "launch", "my.toml", *arguments]
-    # A place of its own for what torchrun leaves while it runs: other tests run beside this one.
-    (folder / "tmp").mkdir(exist_ok=True)
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "TMPDIR": str(folder / "tmp")}
-    return subprocess.Popen(
-        command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-
-
-def finish(process: "subprocess.Popen[str]", seconds: float = 200) -> tuple[int, str]:
-    """Exit code and what was said on standard error."""
-    try:
-        _, err = process.communicate(timeout=seconds)
-    finally:
-        process.kill()
-    return process.returncode, err
-
-
-def ranks_of(folder: Path) -> list[int]:
-    """The processes that are ranks of a run in this folder."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                words = (entry / "cmdline").read_bytes().split(b"\0")
-                if b"launch" in words and (entry / "cwd").resolve() == folder.resolve():
-                    environment = (entry / "environ").read_bytes()
-                    found += [int(entry.name)] if b"TORCHELASTIC_RUN_ID=" in environment else []
-            except OSError:
-                continue
-    return found
-
-
-def nothing_left(folder: Path) -> None:
-    assert ranks_of(folder) == []
-    left = [path for path in folder.rglob("*") if ".tmp" in path.name or "checkpoints" in path.parts]
-    assert left == []
-    assert list((folder / "tmp").iterdir()) == []
-
-
-def progress(folder: Path) -> dict[str, Any]:
-    try:
-        found: dict[str, Any] = json.loads((folder / "logs" / "progress.json").read_text())
-        return found
-    except (OSError, ValueError):
-        return {}
-
-
-def wait_for(condition: Any, seconds: float = 60) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.05)
 
 
 def same(one: Path, two: Path, name: str, tolerance: float = 0.0) -> None:
@@ -146,6 +62,16 @@ def test_launched_is_simulated(tmp_path: Path) -> None:
     [
         (["--hosts", "a,a"], "`hosts` must be different names"),
         (["--hosts", "a:9,b"], "which 'a:9,b' does not hold"),
+        (
+            ["--hosts=-oProxyCommand=id,b"],
+            "must not begin with a dash, which ssh takes for an option, got '-oProxy",
+        ),
+        (["--hosts", "a,me@-b"], "must not begin with a dash, which ssh takes for an option, got 'me@-b'"),
+        (["--nproc-per-node", "3"], "The spec has 4 clients, one per process, but --nproc-per-node is 3"),
+        (
+            ["--nnodes", "2", "--node-rank", "0", "--master-addr", "a", "--max-restarts", "1"],
+            "--max-restarts 1 does not work with the static rendezvous",
+        ),
         (["--hosts", "a,b", "--nnodes", "2"], "leave --nnodes out"),
         (["--timeout", "0"], "`timeout` must be a number above 0"),
         (["--max-restarts", "-1"], "`max-restarts` must be an integer"),
@@ -196,14 +122,13 @@ def test_stopped_and_resumed(tmp_path: Path) -> None:
     assert finish(start(tmp_path, "-o", "whole", "-q")) == (0, "")
     for number in (signal.SIGINT, signal.SIGTERM):
         process = start(tmp_path, "-o", "cut", "--checkpoint-every", "100", "--resume", "-q")
-        wait_for(lambda: progress(tmp_path / "cut").get("done", 0) > 0)
-        time.sleep(0.3)
+        begun = time.time()
+        wait_for(lambda: checkpointed(tmp_path / "cut", since=begun) > 0)  # noqa: B023
         process.send_signal(number)
         code, err = finish(process, 60)
         assert code == 128 + number, err
         assert "was stopped after round" in err
         assert "--resume" in err
-        (tmp_path / "cut" / "logs" / "progress.json").unlink()
     assert finish(start(tmp_path, "-o", "cut", "--checkpoint-every", "100", "--resume", "-q")) == (0, "")
     for name in ("BEER-seed0", "BEER-seed1"):
         same(tmp_path / "whole", tmp_path / "cut", name)
@@ -220,14 +145,14 @@ def test_killed_many_times(kills: int, tmp_path: Path) -> None:
     spec(tmp_path, rounds=5000)
     assert finish(start(tmp_path, "-o", "whole", "-q")) == (0, "")
     process = start(tmp_path, "-o", "cut", "--checkpoint-every", "40", "--max-restarts", str(kills), "-q")
-    chance, times, seen = random.Random(0), [time.time()], 0
+    chance, times, seen = random.Random(0), [time.time()], set[int]()
     while len(times) <= kills and process.poll() is None:
-        pid = progress(tmp_path / "cut").get("pid", 0)  # of this attempt, once it goes on
-        if pid != seen and pid in (ranks := ranks_of(tmp_path)) and len(ranks) == 4:
+        ranks = ranks_of(tmp_path)  # of this attempt, once it goes on
+        if len(ranks) == 4 and not seen & set(ranks) and checkpointed(tmp_path / "cut", since=times[-1] + 1) > 0:
             time.sleep(chance.random() * 0.5)
             os.kill(chance.choice(ranks), signal.SIGKILL)
             times.append(time.time())
-            seen = pid
+            seen = set(ranks)
         time.sleep(0.05)
     code, err = finish(process, 300)
     assert code == 0, err
@@ -240,9 +165,9 @@ def test_killed_many_times(kills: int, tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_rank_that_dies_is_named_and_all_end(tmp_path: Path) -> None:
     spec(tmp_path, rounds=100000, clients=6)
-    process = start(tmp_path, "-o", "out", "-q")
-    wait_for(lambda: progress(tmp_path / "out").get("done", 0) > 10)
-    victim = next(pid for pid in ranks_of(tmp_path) if b"\0RANK=4\0" in Path(f"/proc/{pid}/environ").read_bytes())
+    process = start(tmp_path, "-o", "out", "-q", "--checkpoint-every", "10")
+    wait_for(lambda: checkpointed(tmp_path / "out") > 10)
+    victim = next(pid for pid in ranks_of(tmp_path) if rank_of(pid) == 4)
     os.kill(victim, signal.SIGKILL)
     begin = time.time()
     code, err = finish(process, 60)
@@ -320,7 +245,7 @@ def test_several_hosts(hosts: list[str], tmp_path: Path) -> None:
     assert finish(start(tmp_path, "-o", "whole", "-q")) == (0, "")
     more = ["--rsh", "ip netns exec", "--max-restarts", "2", "--checkpoint-every", "50", "-q"]
     process = start(tmp_path, "-o", "real", "--hosts", f"{hosts[0]},{hosts[1]}:1,{hosts[2]}", *more)
-    wait_for(lambda: progress(tmp_path / "real").get("done", 0) > 60, 100)
+    wait_for(lambda: checkpointed(tmp_path / "real") > 60, 100)
     os.kill(ranks_of(tmp_path)[2], signal.SIGKILL)
     code, err = finish(process)
     assert code == 0, err

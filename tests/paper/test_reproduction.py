@@ -17,13 +17,13 @@ from records import lines, write
 
 import gossamer as gs
 from gossamer.errors import InputError, StoppedError
+from gossamer.lock import alone_in
 from gossamer.paper import figures
 from gossamer.paper.claims import claims
 from gossamer.paper.figures import FIGURES, GRAPHS, Job, jobs, rehearsal, shortened
 from gossamer.paper.published import as_published, smallest_k
 from gossamer.paper.rates import studies
 from gossamer.paper.reproduction import BOTH_WAYS, Plan, conclude, run_study
-from gossamer.lock import alone_in
 from gossamer.runtime.experiment import prepare
 from gossamer.runtime.record import read_record
 

@@ -25,6 +25,8 @@ from gossamer.cli.lines import note, visible
 from gossamer.errors import InputError
 from gossamer.runtime.experiment import Experiment
 
+NEWS = ("passed over", "goes on after")
+"""What log messages say that a person should hear of; the first of them even when quiet."""
 _PICTURES = (".png", ".pdf", ".svg")
 
 VERDICTS = {
@@ -171,7 +173,7 @@ class _Notes(logging.Handler):
 def resume_news(quiet: bool) -> Iterator[None]:
     """Say which checkpoints could not be used and, unless quiet, where a run goes on."""
     handler, loggers = _Notes(), [logging.getLogger(f"gossamer.runtime.{name}") for name in ("checkpoint", "recorder")]
-    marks = ("passed over",) if quiet else ("passed over", "goes on after")
+    marks = NEWS[:1] if quiet else NEWS
     handler.addFilter(lambda record: any(mark in record.getMessage() for mark in marks))
     before = [one.level for one in loggers]
     for one in loggers:
@@ -204,23 +206,23 @@ def progress_hooks(experiment: Experiment, quiet: bool) -> Iterator[dict[str, An
 
 
 @contextlib.contextmanager
-def launch_progress(experiment: Experiment, quiet: bool) -> Iterator[Callable[[dict[str, Any]], None]]:
+def launch_progress(experiment: Experiment, quiet: bool) -> Iterator[Callable[[str, int, int], None]]:
     """As `progress_hooks`, for runs that go on in other processes and one seed after another."""
     runs = {(label, seed): n for label, (_, n) in experiment.methods.items() for seed in experiment.spec.seeds}
     names = {
         (label, seed): f"{label}, seed {seed}" if len(experiment.spec.seeds) > 1 else label for label, seed in runs
     }
     if quiet:
-        yield lambda state: None
+        yield lambda label, seed, done: None
     elif sys.stderr.isatty():
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
         with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
             tasks = {run: bars.add_task(escape(names[run]), total=rounds) for run, rounds in runs.items()}
 
-            def show(state: dict[str, Any]) -> None:
+            def show(label: str, seed: int, done: int) -> None:
                 for run, task in tasks.items():  # those before the one that goes on are over
-                    if run == (state["label"], state["seed"]):
-                        bars.update(task, completed=state["done"])
+                    if run == (label, seed):
+                        bars.update(task, completed=done)
                         break
                     bars.update(task, completed=runs[run])
 
@@ -228,8 +230,8 @@ def launch_progress(experiment: Experiment, quiet: bool) -> Iterator[Callable[[d
     else:
         told: set[tuple[str, int]] = set()
 
-        def tell(state: dict[str, Any]) -> None:
-            run = (state["label"], state["seed"])
+        def tell(label: str, seed: int, done: int) -> None:
+            run = (label, seed)
             if run in runs and run not in told:
                 told.add(run)
                 note(f"{names[run]}: {runs[run]:,} rounds, {experiment.problem.clients} processes")

@@ -18,6 +18,7 @@ from gossamer.errors import InputError, RunError
 PATIENCE = timedelta(days=30)  # where nobody but the neighbour decides how long it takes
 NO_TAG = 0x5FFF  # on which nothing is ever sent
 _COLLECT_TAG, _WAIT_TAG = 0x5FFE, 0x5FFD
+_LOOPBACK = ("lo", "lo0")  # Linux, macOS
 _START_SECONDS = 300.0  # for all processes to start and read their data, at least
 
 
@@ -37,9 +38,8 @@ class Ranks:
         if not dist.is_initialized():
             if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
                 raise InputError("There is no process group; start the script with torchrun, one process a client.")
-            _choose_interface()
             try:
-                dist.init_process_group("gloo", timeout=limit)
+                _meet(limit)
             except (RuntimeError, ValueError) as error:
                 raise RunError(f"The processes did not find each other: {reason(error)}.") from None
         else:
@@ -179,12 +179,53 @@ class Ranks:
             ) from None
 
 
-def _choose_interface() -> None:
+def _meet(limit: timedelta) -> None:
+    """Find the other ranks: at $GOSSAMER_STORE, where Gossamer's launcher started them, or else as torchrun says.
+
+    A store on one host is a file, and then nothing listens beyond loopback, whatever the environment asks for.
+    """
+    place = os.environ.get("GOSSAMER_STORE")
+    if place is None:
+        _choose_interface(os.environ.get("MASTER_ADDR", ""))
+        dist.init_process_group("gloo", timeout=limit)
+        return
+    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    store: Any
+    if place.startswith("tcp://"):
+        address, _, port = place.removeprefix("tcp://").rpartition(":")
+        _choose_interface(address)
+        store = dist.TCPStore(address, int(port), size, is_master=False, timeout=limit)  # type: ignore[attr-defined]
+    else:
+        names = [name for _, name in socket.if_nameindex()]
+        os.environ["GLOO_SOCKET_IFNAME"] = next(name for name in (*_LOOPBACK, *names) if name in names)
+        store = dist.FileStore(place, size)  # type: ignore[attr-defined]
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=limit)
+
+
+def host_store(peer: str) -> tuple[Any, str]:
+    """A store where the ranks of several hosts meet, and its place for $GOSSAMER_STORE.
+
+    It listens on one address only, that by which this host reaches the peer. What is in it is never unpickled.
+    """
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            probe.connect((peer, 9))  # of UDP, so nothing is sent
+            address = probe.getsockname()[0]
+        listener = socket.create_server((address, 0))
+    except OSError as error:
+        raise RunError(f"Host {socket.gethostname()} cannot reach host {peer!r}: {error.strerror or error}.") from None
+    port = listener.getsockname()[1]
+    store = dist.TCPStore(  # type: ignore[attr-defined]
+        address, port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach()
+    )
+    return store, f"tcp://{address}:{port}"
+
+
+def _choose_interface(master: str) -> None:
     """Have gloo announce the address by which this host reaches the first one.
 
     Left to itself it announces what the host's name resolves to, which often is 127.0.0.1.
     """
-    master = os.environ.get("MASTER_ADDR", "")
     if "GLOO_SOCKET_IFNAME" in os.environ or not master:
         return
     with contextlib.suppress(OSError, ImportError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
