@@ -11,7 +11,7 @@ from gossamer.algorithms.base import Algorithm, Oracle, Round, State, map_state
 from gossamer.compression import packet
 from gossamer.compression.base import Codec, Compressor, Message
 from gossamer.compression.dense import identity
-from gossamer.errors import CodecError, NonFiniteError
+from gossamer.errors import CodecError, GossamerError, NonFiniteError
 from gossamer.runtime.checkpoint import Checkpoint, pack, unpack
 from gossamer.runtime.distributed import Ranks
 from gossamer.runtime.links import LEAST_CAPACITY, Links
@@ -117,16 +117,28 @@ class Client:
         self._agree_to_stop(self.t + self.reach + 2)
 
     def close(self) -> None:
-        """Wait for the exchange under way and take leave of the neighbours."""
-        if self.links.failure is None:
-            self.settle()
+        """Wait for the exchange under way and take leave of the neighbours; no thread is left, even if that fails."""
         self.is_closed = True
-        self.links.close()
+        try:
+            if self.links.failure is None:
+                self.settle()
+            self.links.close()
+        except BaseException:
+            self.links.abort()
+            raise
 
     def abort(self) -> None:
         """End at once, after a failure."""
         self.is_closed = True
         self.links.abort()
+
+    def give_up(self, error: BaseException) -> None:
+        """Tell the neighbours why no more packets will come, and end at once."""
+        sentence = str(error).strip().split("\n")[0]
+        if not isinstance(error, GossamerError):
+            sentence = f"Rank {self.rank} stopped in round {self.t}: {type(error).__name__}: {sentence}"
+        self.links.fail(sentence)
+        self.abort()
 
     def _agree_to_stop(self, at: int) -> None:
         self.stop = at if self.stop is None else min(self.stop, at)

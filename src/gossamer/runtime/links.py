@@ -12,6 +12,7 @@ import queue
 import struct
 import threading
 import time
+import weakref
 import zlib
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -35,6 +36,7 @@ _NOTICE_HEAD = struct.Struct("<BIBQH")
 _LONGEST_NOTICE = 900
 _LEAVE_SECONDS = 900.0
 _LINGER_SECONDS = 0.5  # a connection that is closed too soon after a notice may take the notice with it
+_ABORT_SECONDS = 5.0  # for threads to notice that their connections are closed
 LEAST_CAPACITY = 1024
 
 
@@ -82,6 +84,14 @@ class Failure:
     diverged: bool = False
 
 
+_all: "weakref.WeakSet[Links]" = weakref.WeakSet()
+
+
+def listening() -> "list[Links]":
+    """Links of this process with threads that still wait for a neighbour; a thread keeps its links in memory."""
+    return [links for links in _all if links.is_listening]
+
+
 class Links:
     """Packets to and from each neighbour, in order, until `close`, or `abort` after a failure."""
 
@@ -97,13 +107,16 @@ class Links:
         self._memory = deque(torch.empty(self.capacity, dtype=torch.uint8) for _ in range(_AHEAD + 1))
         self._notices: list[Any] = []
         self._told_alive = 0.0
-        self._threads = []
+        self._is_aborted = False
+        self._threads: list[threading.Thread] = []
+        _all.add(self)
         for link in self.links.values():
             try:
                 for _ in range(_AHEAD):
                     self._post(link)
             except RuntimeError as error:  # it died before we began
                 self._lost(link, error)
+                self.abort()
                 raise self.error() from None
             name = f"gossamer-from-{link.neighbor}"
             self._threads.append(threading.Thread(target=self._listen, args=(link,), name=name, daemon=True))
@@ -214,7 +227,7 @@ class Links:
         limit = time.monotonic() + patience
         for thread in self._threads:
             thread.join(max(0.0, limit - time.monotonic()))
-        if any(thread.is_alive() for thread in self._threads):
+        if self.is_listening:
             self.fail(f"Rank {self.ranks.rank} waited {patience:g} s for its neighbours to end round {self.round}.")
         if self.failure is not None and not self.failure.diverged:
             raise self.error()
@@ -231,17 +244,28 @@ class Links:
 
         gloo has no way to do so, but that it closes all pairs of a process when one wait of it times out.
         """
-        for notice in self._notices:
-            with contextlib.suppress(RuntimeError):
-                notice.wait(timedelta(seconds=2))  # a neighbour may not have begun to listen yet
-        if self._notices:
-            time.sleep(_LINGER_SECONDS)
+        if not self._is_aborted:
+            self._is_aborted = True
+            for notice in self._notices:
+                with contextlib.suppress(RuntimeError):
+                    notice.wait(timedelta(seconds=2))  # a neighbour may not have begun to listen yet
+            if self._notices:
+                time.sleep(_LINGER_SECONDS)
+        limit = time.monotonic() + _ABORT_SECONDS
         nothing = torch.empty(1, dtype=torch.uint8)
-        for neighbor in self.links:
-            with contextlib.suppress(RuntimeError):
-                self.ranks.irecv(nothing, neighbor, NO_TAG).wait(timedelta(milliseconds=1))
-        for thread in self._threads:
-            thread.join(1.0)
+        while True:
+            for neighbor in self.links:
+                with contextlib.suppress(RuntimeError, ValueError):  # a ValueError where the process group is gone
+                    self.ranks.irecv(nothing, neighbor, NO_TAG).wait(timedelta(milliseconds=1))
+            for thread in self._threads:
+                thread.join(_ABORT_SECONDS / 10)
+            if not self.is_listening or time.monotonic() > limit:
+                return
+
+    @property
+    def is_listening(self) -> bool:
+        """Whether a thread still waits for a neighbour."""
+        return any(thread.is_alive() for thread in self._threads)
 
     def numbers(self) -> list[dict[str, float]]:
         """The account of each link."""

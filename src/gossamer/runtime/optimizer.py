@@ -1,13 +1,9 @@
 """A `torch.optim.Optimizer` for one client of a network: the same methods, on a training loop of your own."""
 
-import atexit
 import contextlib
 import functools
-import logging
 import math
 import os
-import sys
-import weakref
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -21,18 +17,17 @@ from gossamer.algorithms.base import Algorithm
 from gossamer.algorithms.dsgd import DSGD
 from gossamer.algorithms.schedules import Schedule
 from gossamer.compression.base import CODECS, Codec
-from gossamer.errors import GossamerError, InputError, check_choice, check_integer, check_nonnegative, check_positive
+from gossamer.errors import InputError, check_choice, check_integer, check_nonnegative, check_positive
 from gossamer.fingerprint import digest
 from gossamer.runtime.averaging import Average, modules_of
 from gossamer.runtime.caution import warn_of_gamma
 from gossamer.runtime.checkpoint import Checkpoint, Checkpoints, common, difference, needed
 from gossamer.runtime.client import Client, Transport
 from gossamer.runtime.distributed import Ranks
+from gossamer.runtime.leaving import close_at_exit
 from gossamer.runtime.measure import describe_method
 from gossamer.runtime.oracle import LoopOracle, ZeroOracle
 from gossamer.topology import MixingMatrix
-
-logger = logging.getLogger(__name__)
 
 _GOSSIP_SHRINKS = 1000.0  # how much closer the models come by gossip alone, unless told otherwise
 
@@ -121,9 +116,7 @@ class DecentralizedOptimizer(torch.optim.Optimizer):
         self._gossips = 0
         self._sizes = [p.numel() for p in self._parameters]
         self._place(self._client.state.x)
-        # A process that ends while its threads still listen would be torn down under their feet.
-        self._at_exit = _at_exit(weakref.ref(self))
-        atexit.register(self._at_exit)
+        self._forget = close_at_exit(self._client)
 
     def _check_parameters(self) -> None:
         kinds = {(p.dtype, p.device) for p in self._parameters}
@@ -185,7 +178,8 @@ class DecentralizedOptimizer(torch.optim.Optimizer):
                 self.client.step(self._oracle(closure), self._lr())
                 self._place(self.client.state.x)
         except BaseException as error:
-            self._give_up(error)
+            self._forget()
+            self.client.give_up(error)
             raise
         return loss
 
@@ -365,35 +359,6 @@ class DecentralizedOptimizer(torch.optim.Optimizer):
 
     def close(self) -> None:
         """Take leave of the neighbours; done at the end of the program, too."""
-        atexit.unregister(self._at_exit)
+        self._forget()
         if not self.client.is_closed:
             self.client.close()
-
-    def _give_up(self, error: BaseException) -> None:
-        """Tell the neighbours why no more packets will come."""
-        if isinstance(error, GossamerError):
-            said = str(error)
-        else:
-            said = f"Rank {self._ranks.rank} stopped in round {self.rounds}: {type(error).__name__}: {error}"
-        self.client.links.fail(said.split("\n")[0])
-        self.client.abort()
-        atexit.unregister(self._at_exit)
-
-
-def _at_exit(optimizer: "weakref.ref[DecentralizedOptimizer]") -> Callable[[], None]:
-    """Close an optimiser that nobody closed, or tell its neighbours of the error that ends the program."""
-
-    def leave() -> None:
-        one = optimizer()
-        if one is None or one.client.is_closed:
-            return
-        error = getattr(sys, "last_value", None)
-        try:
-            if error is not None:
-                one._give_up(error)
-            else:
-                one.close()
-        except (GossamerError, RuntimeError, ValueError) as failure:  # torch's, where the group is gone already
-            logger.error("Leaving the neighbours failed: %s", failure)
-
-    return leave

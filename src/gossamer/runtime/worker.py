@@ -188,9 +188,7 @@ class _Runner:
                 client.abort()
                 raise
         except BaseException as error:
-            reason = str(error).strip().split("\n")[0] or type(error).__name__
-            client.links.fail(f"Rank {client.rank} stopped in round {client.t}: {reason}")
-            client.abort()
+            client.give_up(error)
             raise
         client.close()
         return Outcome(
