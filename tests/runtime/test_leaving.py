@@ -50,7 +50,8 @@ for number, case in enumerate(cases):
         child = os.fork()
         if child == 0:
             os.dup2(os.open(output, os.O_WRONLY | os.O_CREAT), 2)
-            os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(N), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+            os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(N)}
+            os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
             mine = case
             break
         children.append((child, output))

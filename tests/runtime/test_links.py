@@ -73,6 +73,14 @@ def with_checksum(body: bytes) -> bytes:
     return body + zlib.crc32(body).to_bytes(4, "little")
 
 
+def larger(sent: bytes) -> bytes:
+    """The packet of a client whose messages have grown, to values that still are finite."""
+    read = packet.decode(sent, d=20, dtype=torch.float64)
+    grown = [METHOD.compressor(message.dense() * 1e300, seed=0) for message in read.messages]
+    (changed,) = packet.encode(grown, run=7, round=read.round, clients=[read.client])
+    return changed
+
+
 def trouble(rank: int, what: str) -> tuple[float, str, float]:
     """Train until something happens to rank 2; when it was noticed, what was said, and when the threads were gone."""
     client, mine = client_of(rank, timeout=2.0 if what in ("silent", "stopped") else 30.0)
@@ -94,6 +102,8 @@ def trouble(rank: int, what: str) -> tuple[float, str, float]:
             changing(client, lambda sent: with_checksum(sent[:1] + b"\x08" + sent[2:-4]))
         elif what == "a lie":
             changing(client, lambda sent: with_checksum(sent[:6] + b"\x03" + sent[7:-4]))
+        elif what == "huge":
+            changing(client, larger)
         elif what == "rubbish":
             client.links.send(b"\xb2" + bytes(40))
         elif what == "nan":
@@ -118,6 +128,10 @@ def trouble(rank: int, what: str) -> tuple[float, str, float]:
         ("another run", r"Rank [13] got a bad packet from its neighbour 2 in round 15: run 7 was expected"),
         ("a lie", r"Rank [13] got a bad packet from its neighbour 2 in round 15: client 2 was expected"),
         ("rubbish", r"Rank [13] got bytes from its neighbour 2 in round 1[456] that are no packet of this run"),
+        (
+            "huge",
+            r"BEER with seed 0 diverged in round \d+: the messages of client 2 grew to \d.\de\+\d+ in round 16, and",
+        ),
         ("nan", r"BEER with seed 0 diverged in round 16: the model of client 2"),
     ],
 )
@@ -188,7 +202,7 @@ def test_nccl_links_carry_the_same_packets() -> None:
 
 
 def test_notices_are_read_as_they_were_written() -> None:
-    failure = Failure("Rank 1 lost its neighbour 2: é" * 10, 123456, diverged=True)
+    failure = Failure("Rank 1 lost its neighbour 2: é" * 10, 123456, diverged=True, since=123)
     buffer = torch.zeros(1024, dtype=torch.uint8).numpy()
     sent = _notice(5, failure)
     buffer[: len(sent)] = list(sent)

@@ -11,7 +11,7 @@ from gossamer.cli.events import Event
 from gossamer.cli.fleet import Fleet
 
 _POLL_SECONDS = 0.1
-_GRACE_SECONDS = 3.5  # for ranks to say what they know of a failure, after the first of them has ended
+_GRACE_SECONDS = 3.0  # for ranks to say what they know of a failure, after the first of them has ended
 
 
 @dataclass

@@ -1,7 +1,7 @@
 """One client in a process of its own: the simulator's step with one row, and an exchange that really sends."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import torch
@@ -11,10 +11,10 @@ from gossamer.algorithms.base import Algorithm, Oracle, Round, State, map_state
 from gossamer.compression import packet
 from gossamer.compression.base import Codec, Compressor, Message
 from gossamer.compression.dense import identity
-from gossamer.errors import CodecError, GossamerError, NonFiniteError
+from gossamer.errors import CodecError, GossamerError, NonFiniteError, RunError
 from gossamer.runtime.checkpoint import Checkpoint, pack, unpack
 from gossamer.runtime.distributed import Ranks
-from gossamer.runtime.links import LEAST_CAPACITY, Links
+from gossamer.runtime.links import LEAST_CAPACITY, UNKNOWN, Links
 from gossamer.runtime.mixer import network_of
 from gossamer.runtime.nccl import NcclLinks
 from gossamer.streams import Streams
@@ -22,6 +22,8 @@ from gossamer.topology import MixingMatrix
 
 Transport = Literal["gloo", "nccl"]
 
+_GROWTH = 1000.0  # times as large as any message before: not what a step size that is a little too long does
+_HEAR_SECONDS = 0.5
 _HEADER = 160  # bytes around the messages of a packet, at the most
 
 
@@ -64,6 +66,7 @@ class Client:
         self.stop: int | None = None
         """The round at which every client is to stop, once one of them was told to."""
         self.compression_error: Tensor | None = None
+        self._growth = _Growth(self.rank)
         self.is_closed = False
 
     def step(self, oracle: Oracle, lr: float | Tensor, *, measure: bool = False) -> None:
@@ -85,7 +88,12 @@ class Client:
             if not torch.isfinite(state.x.sum()) and not torch.isfinite(state.x).all():
                 raise NonFiniteError("The model is no longer finite.", [0])
         except NonFiniteError:
-            self.links.fail(self._diverged(), diverged=True, round=self.t + 1)
+            self._diverged()
+            raise self.links.error() from None
+        except RunError:
+            if self.links.failure is None or self.links.failure.since == UNKNOWN:
+                raise
+            self._blame_growth()
             raise self.links.error() from None
         self.state = state
         self.t += 1
@@ -161,13 +169,16 @@ class Client:
         present = [number for number, message in enumerate(messages) if message is not None]
         zero = torch.zeros((), dtype=torch.float64, device=self.streams.device)
         sums: list[Tensor] = [zero] * len(messages)
+        sizes: dict[int, float] = {}
         for j in self.weights if present else ():
             theirs: Sequence[Message | None]
             theirs = messages if j == self.rank else self._receive(j, t, messages, present, left_at)
             for number in present:
-                q = theirs[number].dense().to(self.streams.device)  # type: ignore[union-attr]
-                part = q.double() * self.weights[j]
+                q = theirs[number].dense()  # type: ignore[union-attr]
+                sizes[j] = max(sizes.get(j, 0.0), float(torch.linalg.vector_norm(q, torch.inf)))
+                part = q.to(self.streams.device).double() * self.weights[j]
                 sums[number] = part if sums[number] is zero else sums[number].add_(part)
+        self._growth.note(t, sizes)
         return tuple(sums)
 
     def _receive(
@@ -196,11 +207,48 @@ class Client:
             ordered[number] = message
         return ordered
 
-    def _diverged(self) -> str:
-        return (
-            f"{self.method.title} with seed {self.streams.seeds[0]} diverged in round {self.t + 1}: the model of "
-            f"client {self.rank} is no longer finite; {self.method.remedy()}."
-        )
+    def _diverged(self) -> None:
+        """Note that the run is over, and why."""
+        if self._growth.found is None:
+            sentence = f"{self._begin()}the model of client {self.rank} is no longer finite; {self.method.remedy()}."
+            self.links.fail(sentence, diverged=True, round=self.t + 1)
+        else:
+            self._blame_growth()
+
+    def _blame_growth(self) -> None:
+        """Name the client whose messages grew first, as far as we know or are told."""
+        if self._growth.found is not None:
+            j, size, since = self._growth.found
+            self.links.fail(
+                f"{self._begin()}the messages of client {j} grew to {size:.1e} in round {since + 1}, and the models of "
+                f"its neighbours are no longer finite; check the data and the gradients of client {j}.",
+                diverged=True,
+                round=self.t + 1,
+                since=since,
+            )
+        # Clients farther away diverge in the same round and blame those between: whoever knows better tells us now.
+        time.sleep(_HEAR_SECONDS)
+
+    def _begin(self) -> str:
+        return f"{self.method.title} with seed {self.streams.seeds[0]} diverged in round {self.t + 1}: "
+
+
+class _Growth:
+    """Notices the neighbour whose messages grow all at once: if our model diverges then, it is not because of lr."""
+
+    def __init__(self, rank: int) -> None:
+        self.rank = rank
+        self.found: tuple[int, float, int] | None = None
+        """The neighbour, the largest value in its messages, and the round."""
+        self._level = 1.0
+
+    def note(self, t: int, sizes: Mapping[int, float]) -> None:
+        """The largest value in the messages of each client, our own among them."""
+        grown = {j: size for j, size in sizes.items() if size > _GROWTH * self._level}
+        if grown and self.rank not in grown and self.found is None:
+            j = max(grown, key=lambda j: grown[j])
+            self.found = (j, grown[j], t)
+        self._level = max([self._level, *sizes.values()])
 
 
 class _Pending:

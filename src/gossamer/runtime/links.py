@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 _AHEAD = 2  # receives posted for each neighbour: it may be one round ahead, and the next packet must not wait either
 _FIRST_TAG = 0x6000
 _BYE, _NOTICE, _ALIVE = 0x00, 0xB2, 0xB3  # first bytes of what is not a packet (those begin with 0xB1)
-_NOTICE_HEAD = struct.Struct("<BIBQH")
+_NOTICE_HEAD = struct.Struct("<BIBQQH")
 _LONGEST_NOTICE = 900
 _LEAVE_SECONDS = 900.0
 _LINGER_SECONDS = 0.5  # a connection that is closed too soon after a notice may take the notice with it
@@ -75,6 +75,9 @@ class Link:
 _KEPT = ("neighbor", "packets_sent", "bytes_sent", "packets_received", "bytes_received", "waiting", "hidden")
 
 
+UNKNOWN = 2**63
+
+
 @dataclass(frozen=True)
 class Failure:
     """Why a run cannot go on; `diverged` if it is the method's doing and the processes are well."""
@@ -82,6 +85,8 @@ class Failure:
     sentence: str
     round: int
     diverged: bool = False
+    since: int = UNKNOWN
+    """The round in which a client's messages began to grow. What grew first is why a run diverged."""
 
 
 _all: "weakref.WeakSet[Links]" = weakref.WeakSet()
@@ -199,12 +204,16 @@ class Links:
         link.bytes_received += length
         link.free.append(buffer)
 
-    def fail(self, sentence: str, *, diverged: bool = False, round: int | None = None) -> None:
-        """Note why the run cannot go on, and tell the neighbours, who tell theirs."""
+    def fail(self, sentence: str, *, diverged: bool = False, round: int | None = None, since: int = UNKNOWN) -> None:
+        """Note why the run cannot go on, and tell the neighbours, who tell theirs.
+
+        The first reason stays; but of two reasons why a run diverged, the one that began earlier.
+        """
         with self._lock:
-            if self.failure is not None:
+            known = self.failure
+            if known is not None and not (diverged and known.diverged and since < known.since < UNKNOWN):
                 return
-            self.failure = Failure(sentence, self.round if round is None else round, diverged)
+            self.failure = Failure(sentence, self.round if round is None else round, diverged, since)
         logger.log(logging.WARNING if diverged else logging.ERROR, sentence)
         notice = torch.frombuffer(bytearray(_notice(self.run, self.failure)), dtype=torch.uint8)
         for link in self.links.values():
@@ -330,20 +339,20 @@ class Links:
             source = f"Rank {self.ranks.rank} got bytes from its neighbour {link.neighbor} in round {self.round} that"
             self.fail(f"{source} are no packet of this run.")
         else:
-            self.fail(failure.sentence, diverged=failure.diverged, round=failure.round)
+            self.fail(failure.sentence, diverged=failure.diverged, round=failure.round, since=failure.since)
 
 
 def _notice(run: int, failure: Failure) -> bytes:
-    """0xB2 | run (4 bytes) | 1 if the run diverged | round (8 bytes) | length (2 bytes) | sentence | CRC-32."""
+    """0xB2 | run (4 bytes) | 1 if the run diverged | round | since (8 bytes each) | length (2) | sentence | CRC-32."""
     text = failure.sentence.encode()[:_LONGEST_NOTICE]
-    body = _NOTICE_HEAD.pack(_NOTICE, run, failure.diverged, failure.round, len(text)) + text
+    body = _NOTICE_HEAD.pack(_NOTICE, run, failure.diverged, failure.round, failure.since, len(text)) + text
     return body + struct.pack("<I", zlib.crc32(body))
 
 
 def _read_notice(run: int, buffer: np.ndarray[Any, Any]) -> Failure | None:
-    _, theirs, diverged, round, length = _NOTICE_HEAD.unpack(buffer[: _NOTICE_HEAD.size].tobytes())
+    _, theirs, diverged, round, since, length = _NOTICE_HEAD.unpack(buffer[: _NOTICE_HEAD.size].tobytes())
     end = _NOTICE_HEAD.size + length
     body, checksum = buffer[:end].tobytes(), buffer[end : end + 4].tobytes()
     if theirs != run or length > _LONGEST_NOTICE or struct.pack("<I", zlib.crc32(body)) != checksum:
         return None
-    return Failure(body[_NOTICE_HEAD.size :].decode(errors="replace"), round, bool(diverged))
+    return Failure(body[_NOTICE_HEAD.size :].decode(errors="replace"), round, bool(diverged), since)

@@ -42,7 +42,7 @@ class Outcome:
 
     def facts(self) -> dict[str, Any]:
         """What every rank tells the others."""
-        failure = None if self.failure is None else [self.failure.round, self.failure.sentence]
+        failure = None if self.failure is None else [self.failure.since, self.failure.round, self.failure.sentence]
         return {"rounds": self.journal.rounds(), "links": self.links, "failure": failure}
 
 
@@ -63,7 +63,7 @@ def merge(
             failures = sorted(one["failure"] for one in said if one["failure"] is not None)
             end: dict[str, Any] = {}
             if failures:
-                end = {"status": "diverged", "round": failures[0][0], "reason": failures[0][1]}
+                end = {"status": "diverged", "round": failures[0][1], "reason": failures[0][2]}
             end["links"] = [{"client": rank, **link} for rank, one in enumerate(said) for link in one["links"]]
             end["clients"] = measured.clients
             _write(folder, outcome, measured, end)
