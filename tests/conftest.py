@@ -1,6 +1,9 @@
 """Fixtures shared by all tests."""
 
+import contextlib
 import os
+import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import hypothesis
@@ -32,3 +35,13 @@ def data_dir() -> Path:
             pytest.fail(reason)
         pytest.skip(reason)
     return folder
+
+
+@pytest.fixture
+def no_process_left(tmp_path: Path) -> Iterator[None]:
+    """Kill, also when a test fails, whatever still runs in its folder."""
+    yield
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if (entry / "cwd").resolve().is_relative_to(tmp_path) and int(entry.name) != os.getpid():
+                os.kill(int(entry.name), signal.SIGKILL)

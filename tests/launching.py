@@ -9,6 +9,9 @@ import time
 from pathlib import Path
 from typing import Any
 
+import gossamer as gs
+from gossamer.runtime.checkpoint import read
+
 SPEC = """
 rounds = {rounds}
 seeds = {seeds}
@@ -126,3 +129,14 @@ def listeners(pids: list[int]) -> set[str]:
                         parts = [bytes.fromhex(raw[at : at + 8])[::-1] for at in range(0, len(raw), 8)]
                         found.add(str(ipaddress.ip_address(b"".join(parts))))
     return found
+
+
+def same(one: Path, two: Path, name: str, tolerance: float = 0.0) -> None:
+    """Two runs have the same models, and records that differ in what clocks tell only."""
+    models = [read(folder / f"{name}.safetensors").tensors["models"] for folder in (one, two)]
+    assert float((models[0] - models[1]).abs().max()) <= tolerance
+    clocks = ["seconds", "waiting", "hidden"]
+    frames = [gs.read_record(folder / f"{name}.jsonl").frame.drop(columns=clocks) for folder in (one, two)]
+    for column in ("round", "packets", "bits", "bits_total", "bits_paper"):
+        assert frames[0][column].tolist() == frames[1][column].tolist()
+    assert ((frames[0] - frames[1]).abs().max().fillna(0) <= max(tolerance, 1e-15)).all()

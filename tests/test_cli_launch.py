@@ -1,35 +1,24 @@
-"""`gossamer launch`: the same spec across real processes, stopped, killed, resumed, and on several hosts."""
+"""`gossamer launch`: the same spec across real processes, stopped, killed and resumed."""
 
 import json
 import os
 import random
-import shutil
 import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
 from commands import forked
-from launching import DSGD, checkpointed, finish, nothing_left, rank_of, ranks_of, spec, start, wait_for
+from launching import DSGD, checkpointed, finish, nothing_left, rank_of, ranks_of, same, spec, start, wait_for
 
 import gossamer as gs
 from gossamer.runtime.checkpoint import read
 
-
-def same(one: Path, two: Path, name: str, tolerance: float = 0.0) -> None:
-    """Two runs have the same models, and records that differ in what clocks tell only."""
-    models = [read(folder / f"{name}.safetensors").tensors["models"] for folder in (one, two)]
-    assert float((models[0] - models[1]).abs().max()) <= tolerance
-    clocks = ["seconds", "waiting", "hidden"]
-    frames = [gs.read_record(folder / f"{name}.jsonl").frame.drop(columns=clocks) for folder in (one, two)]
-    for column in ("round", "packets", "bits", "bits_total", "bits_paper"):
-        assert frames[0][column].tolist() == frames[1][column].tolist()
-    assert ((frames[0] - frames[1]).abs().max().fillna(0) <= max(tolerance, 1e-15)).all()
+pytestmark = pytest.mark.usefixtures("no_process_left")
 
 
 def test_launched_is_simulated(tmp_path: Path) -> None:
@@ -190,66 +179,6 @@ def test_divergence_ends_one_run_and_not_the_others(tmp_path: Path) -> None:
     assert ends["wild-seed0"]["status"] == "diverged"  # type: ignore[index]
     events = {path.parent.name for path in (tmp_path / "events").rglob("events.out.tfevents.*")}
     assert events == {f"client{rank}" for rank in range(4)}
-
-
-def namespaces() -> str:
-    """Why there are none, or nothing."""
-    if os.geteuid() != 0:
-        return "network namespaces need root"
-    if shutil.which("ip") is None:
-        return "the command `ip` is not installed"
-    probe = f"gsm-probe-{os.getpid()}"
-    done = subprocess.run(["ip", "netns", "add", probe], capture_output=True, text=True, check=False)
-    subprocess.run(["ip", "netns", "del", probe], capture_output=True, check=False)
-    return f"network namespaces cannot be made: {done.stderr.strip()}" if done.returncode else ""
-
-
-@pytest.fixture
-def hosts() -> Iterator[list[str]]:
-    """Three hosts on one machine, joined by a bridge; their names are their addresses."""
-    if reason := namespaces():
-        pytest.skip(reason)
-    # Named after this process: what a run that was killed, or one beside this, has left is not in the way.
-    switch, (high, low) = f"gsm-switch-{os.getpid()}", divmod(os.getpid() % 2**16, 256)
-    names = [f"10.{high}.{low}.{i}" for i in (1, 2, 3)]
-    for name in [*names, switch]:
-        subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False)
-    commands = [
-        f"ip netns add {switch}",
-        f"ip -n {switch} link add br0 type bridge",
-        f"ip -n {switch} link set br0 up",
-    ]
-    for number, name in enumerate(names):
-        commands += [
-            f"ip netns add {name}",
-            f"ip -n {name} link set lo up",
-            f"ip link add eth0 netns {name} type veth peer name p{number} netns {switch}",
-            f"ip -n {name} addr add {name}/24 dev eth0",
-            f"ip -n {name} link set eth0 up",
-            f"ip -n {switch} link set p{number} master br0",
-            f"ip -n {switch} link set p{number} up",
-        ]
-    try:
-        for command in commands:
-            subprocess.run(command.split(), check=True)
-        yield names
-    finally:
-        for name in [*names, switch]:
-            subprocess.run(["ip", "netns", "del", name], check=False)
-
-
-@pytest.mark.slow
-def test_several_hosts(hosts: list[str], tmp_path: Path) -> None:
-    """And one of them loses a rank: the models are those of a run on one host where nothing happens."""
-    spec(tmp_path, rounds=1200, clients=5)
-    assert finish(start(tmp_path, "-o", "whole", "-q")) == (0, "")
-    more = ["--rsh", "ip netns exec", "--max-restarts", "2", "--checkpoint-every", "50", "-q"]
-    process = start(tmp_path, "-o", "real", "--hosts", f"{hosts[0]},{hosts[1]}:1,{hosts[2]}", *more)
-    wait_for(lambda: checkpointed(tmp_path / "real") > 60, 100)
-    os.kill(ranks_of(tmp_path)[2], signal.SIGKILL)
-    code, err = finish(process)
-    assert code == 0, err
-    same(tmp_path / "whole", tmp_path / "real", "BEER-seed0")
 
 
 def test_models_are_kept_beside_the_record(tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,6 +25,8 @@ from launching import (
     start,
     wait_for,
 )
+
+pytestmark = pytest.mark.usefixtures("no_process_left")
 
 
 def test_nothing_listens_beyond_loopback(tmp_path: Path) -> None:
@@ -66,21 +67,15 @@ def test_a_stop_request_reaches_no_stranger(stranger: "subprocess.Popen[bytes]",
     spec(tmp_path, rounds=100000)
     process = start(tmp_path, "-o", "out", "-q", "--checkpoint-every", "10")
     wait_for(lambda: checkpointed(tmp_path / "out") > 10)
-    is_over = threading.Event()
-
-    def lie() -> None:
-        named = {"label": "BEER", "seed": 0, "done": 5, "pid": stranger.pid}
-        while not is_over.is_set():
-            (tmp_path / "out" / "logs" / "progress.json").write_text(json.dumps(named))
-
-    liar = threading.Thread(target=lie)
-    liar.start()
-    try:
-        process.send_signal(signal.SIGTERM)
-        code, err = finish(process, 30)
-    finally:
-        is_over.set()
-        liar.join()
+    first = next(pid for pid in ranks_of(tmp_path) if rank_of(pid) == 0)
+    os.kill(first, signal.SIGSTOP)  # so that it does not write the file anew
+    time.sleep(0.5)
+    named = {"label": "BEER", "seed": 0, "done": 5, "pid": stranger.pid}
+    (tmp_path / "out" / "logs" / "progress.json").write_text(json.dumps(named))
+    process.send_signal(signal.SIGTERM)
+    time.sleep(1.0)
+    os.kill(first, signal.SIGCONT)
+    code, err = finish(process, 60)
     assert stranger.poll() is None
     assert code == 128 + signal.SIGTERM
     assert "was stopped after round" in err
@@ -90,48 +85,38 @@ def test_a_stop_request_reaches_no_stranger(stranger: "subprocess.Popen[bytes]",
 def test_a_launcher_that_is_killed_takes_its_ranks_along(tmp_path: Path) -> None:
     spec(tmp_path, rounds=100000)
     process = start(tmp_path, "-o", "out", "-q", "--checkpoint-every", "50")
-    try:
-        wait_for(lambda: checkpointed(tmp_path / "out") > 0)
-        second = forked("launch", "my.toml", "-o", "out", "--resume", "-q", cwd=tmp_path)
-        assert second.returncode == 2
-        assert f"'out' is in use by process {process.pid} on {socket.gethostname()} since " in second.stderr
-        assert len(ranks_of(tmp_path)) == 4, "those that run go on"
-        process.kill()
-        process.wait()
-        wait_for(lambda: ranks_of(tmp_path) == [], 5)
-        assert list((tmp_path / "tmp").iterdir()) == []
-        third = start(tmp_path, "-o", "out", "--resume", "--checkpoint-every", "50")
-        begun = time.time()
-        wait_for(lambda: checkpointed(tmp_path / "out", since=begun) > 0)
-        third.send_signal(signal.SIGINT)
-        code, err = finish(third, 60)
-        assert code == 128 + signal.SIGINT
-        assert "goes on after round" in err
-    finally:
-        finish(process)
-        for pid in ranks_of(tmp_path):
-            os.kill(pid, signal.SIGKILL)
+    wait_for(lambda: checkpointed(tmp_path / "out") > 0)
+    second = forked("launch", "my.toml", "-o", "out", "--resume", "-q", cwd=tmp_path)
+    assert second.returncode == 2
+    assert f"'out' is in use by process {process.pid} on {socket.gethostname()} since " in second.stderr
+    assert len(ranks_of(tmp_path)) == 4, "those that run go on"
+    process.kill()
+    finish(process)
+    wait_for(lambda: ranks_of(tmp_path) == [], 5)
+    assert list((tmp_path / "tmp").iterdir()) == []
+    third = start(tmp_path, "-o", "out", "--resume", "--checkpoint-every", "50")
+    begun = time.time()
+    wait_for(lambda: checkpointed(tmp_path / "out", since=begun) > 0)
+    third.send_signal(signal.SIGINT)
+    code, err = finish(third, 60)
+    assert code == 128 + signal.SIGINT
+    assert "goes on after round" in err
 
 
 @pytest.mark.slow
 def test_a_rank_that_is_frozen_holds_nobody_up(tmp_path: Path) -> None:
     spec(tmp_path, rounds=100000)
     process = start(tmp_path, "-o", "out", "-q", "--checkpoint-every", "10", "--timeout", "3")
-    try:
-        wait_for(lambda: checkpointed(tmp_path / "out") > 10)
-        frozen = next(pid for pid in ranks_of(tmp_path) if rank_of(pid) == 2)
-        os.kill(frozen, signal.SIGSTOP)
-        wait_for(lambda: set(ranks_of(tmp_path)) <= {frozen}, 30)
-        begin = time.monotonic()
-        code, err = finish(process, 60)
-        assert time.monotonic() - begin < 5
-        assert code == 1
-        assert "has heard nothing from its neighbour 2 for 3 s" in err
-        assert ranks_of(tmp_path) == []
-    finally:
-        finish(process)
-        for pid in ranks_of(tmp_path):
-            os.kill(pid, signal.SIGKILL)
+    wait_for(lambda: checkpointed(tmp_path / "out") > 10)
+    frozen = next(pid for pid in ranks_of(tmp_path) if rank_of(pid) == 2)
+    os.kill(frozen, signal.SIGSTOP)
+    wait_for(lambda: set(ranks_of(tmp_path)) <= {frozen}, 30)
+    begin = time.monotonic()
+    code, err = finish(process, 60)
+    assert time.monotonic() - begin < 5
+    assert code == 1
+    assert "has heard nothing from its neighbour 2 for 3 s" in err
+    assert ranks_of(tmp_path) == []
 
 
 @pytest.mark.slow
@@ -156,7 +141,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     if os.geteuid() != 0 or shutil.which("mount") is None or subprocess.run(mount, check=False).returncode:
         pytest.skip("a small disk needs root and `mount`")
     yield folder
-    subprocess.run(["umount", str(folder)], check=True)
+    subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
 @pytest.mark.slow
