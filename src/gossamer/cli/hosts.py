@@ -22,7 +22,7 @@ from typing import Any
 
 from gossamer.cli.events import Event, reading
 from gossamer.cli.fleet import Events, Host, Job
-from gossamer.cli.output import complain
+from gossamer.cli.lines import complain
 from gossamer.errors import GossamerError, InputError
 from gossamer.runtime.distributed import host_store
 
