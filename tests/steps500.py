@@ -83,6 +83,11 @@ class Result:
         return max(self.norm, self.best) <= 1e-8 * max(1.0, self.start)
 
     @property
+    def is_tiny(self) -> bool:
+        """Whether both norms are at most 1/10,000 of the norm at x0."""
+        return max(self.norm, self.best) <= 1e-4 * self.start
+
+    @property
     def ratio(self) -> float:
         """Auto's norm over the best of the grid; 1 where both have solved the problem."""
         return 1.0 if self.is_solved else self.norm / self.best
@@ -104,9 +109,9 @@ class Result:
             return "both solved"
         if self.ratio <= 3:
             return ""
-        if max(self.norm, self.best) <= 1e-6 * self.start:
-            return "both below a millionth of the start"
-        return f"falls geometrically: {self.rounds:.0f} rounds to the target, tuned {self.best_rounds:.0f}"
+        if self.is_tiny:
+            return "both below 1/10,000 of the norm at x0"
+        return f"still falls: {self.rounds:.0f} rounds to the target, tuned {self.best_rounds:.0f}"
 
 
 def every_cell() -> list[Cell]:

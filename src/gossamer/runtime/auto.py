@@ -33,6 +33,7 @@ _LR_FACTORS = [16 / 2**i for i in range(12)]  # of 1/L, which overestimates the 
 _GAMMA_FACTORS = [3**0.5, 1.0, 3**-0.5]  # of the formula's gamma
 _CUTS = ((10, 16), (2, 6))  # after a tenth of the rounds, 16 candidates go on; after half, 6
 _BETWEEN = [2 ** (2 / 3), 2 ** (1 / 3)]  # times the chosen lr: tried at last
+_NO_PROGRESS = 1 / 3  # of the norm at x0: where no candidate ends below it, the loss decides
 _AS_GOOD = 1.5  # times the lowest norm, within which the smaller lr is taken
 _SOLVED = 1e-8  # of the norm at x0: candidates below it are equally good, and the lr in the middle is taken
 _EACH = 14  # candidates that take part in a round of the trials, on average
@@ -60,8 +61,9 @@ def auto(
     extrapolation, go on: 16 after a tenth of the rounds, 6 after half. A candidate that diverges, or whose clients
     drift apart, is out. Of those whose norm over the last tenth of the rounds is within 1.5 times the lowest, the
     smallest lr is chosen; where several end below 1e-8 of the norm at x0, the one in the middle. Otherwise two larger
-    lr, below twice the chosen one, are tried at last. The choice depends on the arguments alone. It costs at most 14
-    gradients of every client per round (breast_cancer: 1 to 3 seconds).
+    lr, below twice the chosen one, are tried at last. Where no candidate ends below a third of the norm at x0, as on
+    nonconvex problems where the norm rises first, the lowest loss decides. The choice depends on the arguments alone.
+    It costs at most 14 gradients of every client per round (breast_cancer: 1 to 3 seconds).
 
     On large problems the trials are shorter, so that all their gradients together read at most 25 billion numbers (rows
     of data times d): 500 rounds on a9a, in about a minute on one core. The formula alone decides with `rounds=0`, where
@@ -181,6 +183,10 @@ def _best(trial: Callable[[list[Steps]], Candidates], tried: list[Steps], rounds
         return good[len(good) // 2]
     if not found:
         return None
+    if min(found, key=lambda one: one[0])[0] > _NO_PROGRESS * start:
+        losses = sim.problem.evaluate(sim.snapshot().mean(dim=1, dtype=torch.float64))["loss"].tolist()
+        kept = [(loss, tried[who]) for who, loss in zip(sim.alive, losses, strict=True) if norms[who] < inf]
+        return min(kept, key=lambda one: one[0])[1]
     near = _smallest(found)
     between = [{**near, "lr": near["lr"] * factor} for factor in _BETWEEN]
     norms = race(trial(between), rounds) or []
