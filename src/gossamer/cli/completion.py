@@ -189,7 +189,8 @@ def _zsh_value(one: Argument) -> str:
     words = f"({' '.join(one.choices)})" if one.choices else " "
     if not one.is_path:
         return words
-    return "_files" if not one.choices else f'_alternative "words:word:{words}" "files:file:_files"'
+    # The space keeps zsh from adding options to the call, which `_alternative` does not take.
+    return "_files" if not one.choices else f' _alternative "words:word:{words}" "files:file:_files"'
 
 
 # fish
