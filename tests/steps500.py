@@ -104,7 +104,9 @@ class Result:
 
     @property
     def reason(self) -> str:
-        """Why the ratio is above 3, or 1 by definition."""
+        """Why the ratio is above 3, or 1 by definition; or what is wrong although it is not."""
+        if self.diverged:
+            return "the clients drift apart after the trials"
         if self.is_solved:
             return "both solved"
         if self.ratio <= 3:
@@ -115,14 +117,14 @@ class Result:
 
 
 def every_cell() -> list[Cell]:
-    """All of them; centralized SGD has one network, and GT-SAGA's table of gradients is too large for a grid on a9a."""
+    """All of them; centralized SGD has one network, and GT-SAGA's tables of gradients are too large for some grids."""
     return [
         Cell(name, problem, graph, weights, compressor)
         for name, compressor in _variants()
         for problem in PROBLEMS
         for graph, weights in NETWORKS
         if (name, graph, weights) not in {("centralized_sgd", *network) for network in NETWORKS[1:]}
-        if (name, problem) != ("gt_saga", "a9a")
+        if name != "gt_saga" or problem not in ("a9a", "digits", "w8a-like")
     ]
 
 
