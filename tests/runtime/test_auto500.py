@@ -29,10 +29,7 @@ SLOWER = 2.5  # times the rounds to the target, where the norm is more than 3 ti
 DRIFTING = [  # the trials on a9a last 442 rounds, and do not see what begins then
     Cell(name, "a9a", "star", "fdla", "top_k:10%") for name in ("beer", "motef", "motef_vr", "porter")
 ]
-SLOW = [
-    Cell("gt_saga", "sine_pl", "ring", "fdla", "none"),
-    Cell("motef", "w8a-like", "star", "fdla", "top_k:10%"),
-]
+SLOW = [Cell("motef", "w8a-like", "star", "fdla", "top_k:10%")]
 """The cells of which docs/methods.md says why auto is not as good as it should be."""
 DOZEN = [
     Cell("beer", "breast_cancer", "ring", "fdla", "gsgd:5"),
