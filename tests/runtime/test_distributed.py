@@ -1,5 +1,6 @@
 """Simulated = real: the same models, the same symbols, the same packet lengths, the same bits."""
 
+import os
 from collections.abc import Sequence
 from dataclasses import fields
 from functools import partial
@@ -160,3 +161,20 @@ def test_simulated_equals_real(graph: str, data_dir: Path) -> None:
     assert {type(method) for method, _, _ in cases} == {methods.get(name) for name in methods.names()}
     compare(graph, cases, "a9a", data_dir)
     print(f"\n{graph}: {len(cases)} combinations, all models and packets are equal bit by bit")
+
+
+def threads_left(rank: int) -> tuple[int, int]:
+    before = len(os.listdir("/proc/self/task"))
+    first, second = Ranks(30), Ranks(30)  # the second finds a process group and makes one of its own
+    first.share(rank)
+    second.share(rank)
+    second.leave()
+    first.leave()
+    return before, len(os.listdir("/proc/self/task"))
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="threads are counted in /proc")
+def test_who_leaves_leaves_no_thread() -> None:
+    """One that still let go of a tensor while the interpreter is torn down would abort the program."""
+    for before, after in spawn(3, threads_left):
+        assert after == before

@@ -35,9 +35,12 @@ def train(method, difference, ending):
         optimizer.step()
     if ending == "close":
         optimizer.close()
+    elif ending == "average":
+        with optimizer.average_model():
+            pass
     elif ending == "destroyed":
         torch.distributed.destroy_process_group()
-    return optimizer if ending == "kept" else None
+    return None if ending == "dropped" else optimizer
 
 for number, case in enumerate(cases):
     folder = tempfile.mkdtemp()
@@ -96,7 +99,7 @@ def test_one_step_less() -> None:
 
 
 def test_an_ordinary_end_says_nothing() -> None:
-    for result in endings(["beer:0:kept", "dsgd:0:dropped", "beer:0:close"]):
+    for result in endings(["beer:0:kept", "dsgd:0:dropped", "beer:0:close", "beer:0:average"]):
         assert result["code"] == 0, result
         assert result["text"] == "", result
 

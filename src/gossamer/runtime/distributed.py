@@ -22,6 +22,15 @@ _LOOPBACK = ("lo", "lo0")  # Linux, macOS
 _START_SECONDS = 300.0  # for all processes to start and read their data, at least
 
 
+_open: "list[Ranks]" = []
+
+
+def leave_all() -> None:
+    """Give back every process group that was made here, at the end of a program."""
+    for ranks in reversed(_open[:]):  # the first may have made the group of all processes, which goes last
+        ranks.leave()
+
+
 class Ranks:
     """The processes of a run, one a client, and what they settle together before the first round and after the last.
 
@@ -51,6 +60,7 @@ class Ranks:
         self._device_group: Any = None
         self.unheard: list[Any] = []
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
+        _open.append(self)
 
     def share(self, fact: Any) -> list[Any]:
         """Every rank's fact, by rank; a fact is anything that JSON holds."""
@@ -130,9 +140,16 @@ class Ranks:
                     work.wait(PATIENCE)
 
     def leave(self) -> None:
-        """Give the process group back."""
-        if self._group is None and dist.is_initialized():
-            dist.destroy_process_group()
+        """Give back the process group that was made here, and with it the threads in which gloo does its work.
+
+        A thread that still lets go of a tensor while the interpreter is torn down would abort the program.
+        """
+        if self not in _open:
+            return
+        _open.remove(self)
+        group, self._group, self._pairs, self._device_group = self._group, None, None, None
+        if dist.is_initialized():
+            dist.destroy_process_group(group)
 
     def isend(self, tensor: Tensor, to: int, tag: int) -> Any:
         """Start to send; the tensor must stay as it is until the work was waited for."""

@@ -14,6 +14,7 @@ from collections.abc import Callable
 
 from gossamer.errors import GossamerError
 from gossamer.runtime.client import Client
+from gossamer.runtime.distributed import leave_all
 from gossamer.runtime.links import listening
 
 _failures: list[BaseException] = []
@@ -47,6 +48,8 @@ def _end() -> None:
     for links in listening():
         links.abort()
     if not _failures and not listening():
+        with contextlib.suppress(RuntimeError, ValueError):  # torch's, where the program has done so itself
+            leave_all()
         return
     with contextlib.suppress(OSError, ValueError):
         logging.shutdown()

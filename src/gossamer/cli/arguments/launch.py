@@ -35,7 +35,7 @@ def launch(parser: Parser) -> None:
     parser.add_argument("--tensorboard", metavar="DIR", help="write events of every rank there while it runs")
     parser.add_argument("--hosts", metavar="A,B:2", help="start on these hosts; HOST:N runs N clients on that host")
     parser.add_argument("--rsh", default="ssh", help="how a command is run on a host (default: ssh)")
-    flags = parser.add_argument_group("for torchrun", "handed on as they are")
+    flags = parser.add_argument_group("for torchrun", "handed on as they are if --nnodes is above 1")
     for name in TORCHRUN:
         flags.add_argument(
             f"--{name}", metavar="X", help=argparse.SUPPRESS if name != "nnodes" else "and its other flags"
