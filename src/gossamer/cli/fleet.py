@@ -167,8 +167,8 @@ class Torchrun:
         self.events: Events = queue.SimpleQueue()
         self.restarts_itself = restarts > 0
         self._command, self._log = [*command], log
-        # torchrun waits 30 s for a rank that is frozen unless it is told otherwise.
-        self._variables = {**variables, LAUNCHED: "1", "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "1"}
+        # torchrun gives a rank that is frozen 30 s unless it is told otherwise; we have given it time already.
+        self._variables = {**variables, LAUNCHED: "1", "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "0"}
         self._lifeline = Lifeline()
         self._process: subprocess.Popen[bytes] | None = None
         self._is_gone = False
