@@ -1,7 +1,7 @@
 """Your own training loop, one client a process: BEER in 5 bits a coordinate, on MNIST sorted by digit.
 
-torchrun --nproc-per-node 4 examples/train_mnist.py --data-dir data/
-torchrun --nproc-per-node 4 examples/train_mnist.py --data digits      # a small data set that needs no download
+torchrun --nproc-per-node 4 --master-port 29500 examples/train_mnist.py --data-dir data/
+torchrun --nproc-per-node 4 --master-port 29500 examples/train_mnist.py --data digits   # needs no download
 
 With `--checkpoints DIR`, `kill` any one rank and all stop after the same step; start again, and all go on from there.
 """

@@ -23,6 +23,7 @@ from gossamer.cli.supervise import Outcome, supervise
 from gossamer.errors import InputError, RunError, StoppedError, check_integer, check_positive
 from gossamer.lock import alone_in
 from gossamer.paper import spec_path
+from gossamer.runtime.caution import warn_of_gamma
 from gossamer.runtime.experiment import Experiment
 from gossamer.runtime.watch import check_tensorboard
 
@@ -51,6 +52,8 @@ def _start(options: argparse.Namespace) -> int:
     with downloads(options.quiet), waiting("Reading the data, working out the weights", options.quiet):
         experiment = prepared(options, "cpu" if options.device else None)
     clients = experiment.problem.clients
+    for method, _ in experiment.methods.values():
+        warn_of_gamma(method, experiment.problem.d, experiment.mixing.rho)
     start = _starter(options, clients)
     is_first = options.node_rank in (None, "0")  # on a disk that hosts share, one of them makes room
     folder.mkdir(parents=True, exist_ok=True)
