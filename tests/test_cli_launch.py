@@ -31,7 +31,7 @@ def test_launched_is_simulated(tmp_path: Path) -> None:
     assert [row["method"] for row in json.loads(out)["methods"]] == ["BEER", "DSGD"]
     assert "BEER: 60 rounds, 3 processes" in err
     for name in ("BEER-seed0", "DSGD-seed0"):
-        same(tmp_path / "real", tmp_path / "simulated", name, tolerance=1e-9)
+        same(tmp_path / "real", tmp_path / "simulated", name, tolerance=1e-12)
         end = gs.read_record(tmp_path / "real" / f"{name}.jsonl").end
         assert end is not None
         assert end["status"] == "finished"
@@ -204,5 +204,5 @@ def test_torchruns_own_flags(tmp_path: Path) -> None:
     assert code == 0
     assert "the records are on the host of rank 0" in err
     assert forked("run", "my.toml", "-o", "simulated", "-q", cwd=tmp_path).returncode == 0
-    same(tmp_path / "one", tmp_path / "simulated", "BEER-seed0", tolerance=1e-9)
+    same(tmp_path / "one", tmp_path / "simulated", "BEER-seed0", tolerance=1e-12)
     assert {path.name for path in (tmp_path / "two" / "logs").glob("rank*")} == {"rank2.log", "rank3.log"}
