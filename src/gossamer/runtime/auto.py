@@ -66,7 +66,7 @@ def auto(
     It costs at most 14 gradients of every client per round (breast_cancer: 1 to 3 seconds).
 
     On large problems the trials are shorter, so that all their gradients together read at most 25 billion numbers (rows
-    of data times d): 500 rounds on a9a, in about a minute on one core. The formula alone decides with `rounds=0`, where
+    of data times d): 500 rounds on a9a, in one to three minutes on one core. The formula alone decides with `rounds=0`, where
     `lr` is given, where fewer than 50 rounds could be tried, and for methods that need the gradient of each row where
     rows times d exceed a million. The formula is gamma = min(0.75 alpha^0.6, alpha on Gaussian vectors, 0.6,
     0.92 / (1 - lambda_min)) and lr = min(1/2, 3 gamma s) / L for most methods: a method's `step_pace` replaces the 3,
