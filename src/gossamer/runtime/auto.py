@@ -66,15 +66,15 @@ def auto(
     It costs at most 14 gradients of every client per round (breast_cancer: 1 to 3 seconds).
 
     On large problems the trials are shorter, so that all their gradients together read at most 25 billion numbers (rows
-    of data times d): 500 rounds on a9a, in one to three minutes on one core. The formula alone decides with `rounds=0`, where
-    `lr` is given, where fewer than 50 rounds could be tried, and for methods that need the gradient of each row where
-    rows times d exceed a million. The formula is gamma = min(0.75 alpha^0.6, alpha on Gaussian vectors, 0.6,
-    0.92 / (1 - lambda_min)) and lr = min(1/2, 3 gamma s) / L for most methods: a method's `step_pace` replaces the 3,
-    and with an unbiased compressor LEAD and CEDAS take alpha^2, with alpha = 1/(1 + omega), and lr = 1/(2 L). alpha is
-    the compressor's, L the problem's, lambda_min the smallest eigenvalue of W, and s in (0, 2) the share of the
-    clients' disagreement that one mixing removes: with P their gradients at x0 less the average,
-    s = <P, (I - W) P> / ||P||^2. Momentum and local steps divide lr by as much as they lengthen a step. Without a
-    gamma, lr is at most ((1 + lambda_min) / 2)^p / L, with p the method's `swing`.
+    of data times d): 500 rounds on a9a, in one to three minutes on one core. The formula alone decides with `rounds=0`,
+    where `lr` is given, where fewer than 50 rounds could be tried, and for methods that need the gradient of each row
+    where rows times d exceed a million. The formula is gamma = min(0.75 alpha^0.6, alpha on Gaussian vectors, 0.6, 0.92
+    / (1 - lambda_min)) and lr = min(1/2, 3 gamma s) / L for most methods: a method's `step_pace` replaces the 3, and
+    with an unbiased compressor LEAD and CEDAS take alpha^2, with alpha = 1/(1 + omega), and lr = 1/(2 L). alpha is the
+    compressor's, L the problem's, lambda_min the smallest eigenvalue of W, and s in (0, 2) the share of the clients'
+    disagreement that one mixing removes: with P their gradients at x0 less the average, s = <P, (I - W) P> / ||P||^2.
+    Momentum and local steps divide lr by as much as they lengthen a step. Without a gamma, lr is at most ((1 +
+    lambda_min) / 2)^p / L, with p the method's `swing`.
 
     Where a problem does not know its L, it is estimated at x0 by power iteration.
 
