@@ -37,7 +37,7 @@ class BatchOracle:
         """Row by row: each data row is a batch of its own, and they all stand beside one another like seeds."""
         problem, rows = self.problem, None if whole else self._minibatch(purpose)
         if problem.has_buffers or problem.is_random or problem.least_batch > 1:
-            raise InputError("The gradient of a single data row is not to be had with batch norm or dropout.")
+            raise InputError("Batch norm and dropout do not allow the gradient of a single data row.")
         counts = problem.row_counts
         counts = torch.full((problem.clients,), problem.rows_per_client) if counts is None else counts
         counts = counts.to(x.device).repeat(len(x) // problem.clients)[:, None]
