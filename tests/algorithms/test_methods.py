@@ -192,7 +192,9 @@ def test_full_gradients_row_by_row_are_full_gradients(method: gs.Algorithm) -> N
 def test_rows_of_a_module_with_batch_norm_are_refused_before_anything_runs() -> None:
     module = torch.nn.Sequential(torch.nn.Linear(30, 4), torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 2))
     problem = gs.module_problem(module, "breast_cancer", clients=6)
-    with pytest.raises(gs.InputError, match="GT-SAGA needs the gradient of each data row, which is not to be had"):
+    with pytest.raises(
+        gs.InputError, match="GT-SAGA needs the gradient of each data row, which batch norm and dropout do not allow"
+    ):
         gs.simulate([gs.DSGD(lr=0.1), al.GTSAGA(lr=0.1)], problem, MIXING, rounds=5, batch_size=4)
 
 

@@ -25,8 +25,7 @@ def check_method_fits(method: Algorithm, problem: Problem, mixing: MixingMatrix)
     method.check_dimension(problem.d)
     if method.needs == EACH_ROW and (problem.has_buffers or problem.is_random or problem.least_batch > 1):
         raise InputError(
-            f"{method.title} needs {method.needs}, which batch norm and dropout do not allow; "
-            "take another method."
+            f"{method.title} needs {method.needs}, which batch norm and dropout do not allow; take another method."
         )
 
 

@@ -78,7 +78,7 @@ class Record:
         return self.end.get("reason") if self.end and self.end.get("status") in ("diverged", "diverging") else None
 
     def growth(self) -> float:
-        """The loss of the last row, in multiples of that of the first; 0 if either is missing or the first is not positive."""
+        """The loss of the last row, in multiples of that of the first; 0 without two losses to compare."""
         if not self.rows:
             return 0.0
         first, last = self.rows[0].get("loss"), self.rows[-1].get("loss")
