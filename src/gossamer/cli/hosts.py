@@ -105,8 +105,11 @@ class SeveralHosts:
         """Whatever still runs ends; every event has arrived."""
         if self._is_running():
             self.kill()
+        deadline = time.monotonic() + _KILL_SECONDS
         for agent in self._agents:
-            agent.end()
+            agent.ask_to_end()
+        for agent in self._agents:
+            agent.end(deadline)
 
 
 class _Agent:
@@ -157,13 +160,16 @@ class _Agent:
                     self._events.put(Event("exit", rank, code=1))
         return ranks > self._gone
 
-    def end(self) -> None:
-        """Have the agent end, which it does when its standard input does."""
+    def ask_to_end(self) -> None:
+        """End the agent's standard input, and with it the agent."""
         assert self.process.stdin is not None
         with contextlib.suppress(OSError):
             self.process.stdin.close()
+
+    def end(self, deadline: float) -> None:
+        """Wait until the agent has ended, or end it."""
         try:
-            self.process.wait(_KILL_SECONDS)
+            self.process.wait(max(0.0, deadline - time.monotonic()))
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
@@ -226,4 +232,6 @@ def serve() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(serve())
+    code = serve()
+    sys.stdout.flush()
+    os._exit(code)  # the launcher waits, and nothing is left to tear down
