@@ -7,20 +7,22 @@ import logging
 import os
 import socket
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from gossamer.errors import InputError
+from gossamer.errors import InputError, writing
 
 logger = logging.getLogger(__name__)
 
 _NAME = ".gossamer-lock"
+_held: set[tuple[int, int, Path]] = set()  # by which process and thread
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 
 
 @contextlib.contextmanager
-def alone_in(folder: Path, *, wait: bool = False) -> Iterator[int | None]:
+def alone_in(folder: Path, *, wait: bool = False, reenter: bool = False) -> Iterator[int | None]:
     """Hold the lock of a folder, or raise an InputError that names the process that holds it.
 
     The kernel releases the lock when its holder ends, however that happens. A child process that inherits the file
@@ -30,17 +32,21 @@ def alone_in(folder: Path, *, wait: bool = False) -> Iterator[int | None]:
     Args:
         folder: An existing folder.
         wait: Wait until the lock is free instead of raising.
+        reenter: Go on without a lock of its own where this thread holds it already.
     """
-    handle = _acquire(folder / _NAME, wait)
+    place = (os.getpid(), threading.get_ident(), folder.resolve())
+    handle = None if reenter and place in _held else _acquire(folder / _NAME, wait)
     if handle is None:
         yield None
         return
+    _held.add(place)
     try:
         with contextlib.suppress(OSError):  # on a full disk the lock holds all the same
             os.ftruncate(handle, 0)
             os.write(handle, json.dumps(_holder()).encode())
         yield handle
     finally:
+        _held.discard(place)
         with contextlib.suppress(OSError):
             (folder / _NAME).unlink()
         os.close(handle)
@@ -52,7 +58,8 @@ def _acquire(path: Path, wait: bool) -> int | None:
     except ImportError:  # Windows
         return None
     while True:
-        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        with writing(path):
+            handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
             # The last holder removes the file: a lock on a file that is no longer there locks nobody out.

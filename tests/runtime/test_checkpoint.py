@@ -2,6 +2,7 @@
 
 import json
 import logging
+import multiprocessing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -132,6 +133,63 @@ def test_a_run_never_goes_on_as_another(change: str, is_over: bool, tmp_path: Pa
     expected = gs.simulate(**first)
     again = gs.simulate(**first, record_dir=tmp_path, resume=True)
     assert all(torch.equal(one.x, two.x) for one, two in zip(expected, again, strict=True))
+
+
+def test_when_all_checkpoints_are_damaged_nothing_is_begun_anew(tmp_path: Path) -> None:
+    with pytest.raises(StoppedError):
+        gs.simulate(**QUADRATIC, record_dir=tmp_path, checkpoint_every=20, should_stop=stopping_after(50))
+    for path in (tmp_path / "checkpoints").iterdir():
+        path.write_bytes(path.read_bytes().replace(b'\\"packets\\": ', b'\\"packets\\": 1'))
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    with pytest.raises(DataError, match=r"Every checkpoint of BEER .* is damaged; remove them to begin again"):
+        gs.simulate(**QUADRATIC, record_dir=tmp_path, resume=True)
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
+def test_one_run_at_a_time_writes_to_a_folder(tmp_path: Path) -> None:
+    def again() -> bool:
+        with pytest.raises(gs.InputError, match=r"is in use by process \d+ on"):
+            subprocess_simulate(tmp_path)
+        return False
+
+    gs.simulate(**QUADRATIC | {"rounds": 2}, record_dir=tmp_path, should_stop=again)
+
+
+def subprocess_simulate(folder: Path) -> None:
+    """Another process, as far as a lock can tell: a fork."""
+    code = multiprocessing.get_context("fork").Queue()
+    process = multiprocessing.get_context("fork").Process(target=_in_a_fork, args=(folder, code))
+    process.start()
+    sentence = code.get(timeout=60)
+    process.join()
+    if sentence:
+        raise gs.InputError(sentence)
+
+
+def _in_a_fork(folder: Path, code: Any) -> None:
+    try:
+        gs.simulate(**QUADRATIC, record_dir=folder, resume=True)
+        code.put("")
+    except gs.InputError as error:
+        code.put(str(error))
+
+
+class Scaled(nn.Module):
+    """Settings that neither print nor show in evaluation mode."""
+
+    def __init__(self, factor: float) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.linear, self.factor = nn.Linear(4, 2), factor
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.linear(x * self.factor if self.training else x)
+        return out
+
+
+def test_plain_attributes_of_a_module_count() -> None:
+    one, other, same = (gs.module_problem(Scaled(factor), ROWS, clients=6) for factor in (1.0, 3.0, 1.0))
+    assert one.fingerprint() == same.fingerprint() != other.fingerprint()
 
 
 def test_the_seed_of_a_partition_and_the_content_of_a_file_count(tmp_path: Path) -> None:

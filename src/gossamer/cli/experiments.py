@@ -12,6 +12,7 @@ from gossamer.cli.data import downloads
 from gossamer.cli.lines import complain, note, results, stop_signals
 from gossamer.cli.output import console, progress_hooks, resume_news, waiting
 from gossamer.errors import InputError, RunError, StoppedError, check_integer, check_positive
+from gossamer.lock import alone_in
 from gossamer.paper import shipped_spec, spec_path
 from gossamer.report import convergence_figure, result_table, summarize
 from gossamer.runtime.experiment import Experiment, prepare
@@ -40,8 +41,10 @@ def run(options: argparse.Namespace) -> int:
     folder = Path(options.output or Path("runs") / path.stem)
     if options.checkpoint_every is not None:
         check_integer("checkpoint-every", options.checkpoint_every, 1)
-    make_room(folder, experiment, force=options.force, resume=options.resume)
-    return _simulate(experiment, folder, options, checkpoint_every=options.checkpoint_every, resume=options.resume)
+    folder.mkdir(parents=True, exist_ok=True)
+    with alone_in(folder):
+        make_room(folder, experiment, force=options.force, resume=options.resume)
+        return _simulate(experiment, folder, options, checkpoint_every=options.checkpoint_every, resume=options.resume)
 
 
 def _simulate(experiment: Experiment, folder: Path, options: argparse.Namespace, **saving: Any) -> int:
@@ -82,7 +85,10 @@ def make_room(folder: Path, experiment: Experiment, *, force: bool, resume: bool
         raise InputError(
             f"'{there[0]}' exists already; give another folder with -o, replace it with --force, or --resume it."
         )
-    if not force and copy.exists() and copy.read_text(encoding="utf-8", errors="replace") != text:
+    is_other = copy.exists() and copy.read_text(encoding="utf-8", errors="replace") != text
+    if resume and is_other:
+        return  # comments may have changed; where a setting has, the run says which, and leaves everything as it is
+    if not force and is_other:
         raise InputError(f"'{copy}' is another spec; give another folder with -o, or replace it with --force.")
     folder.mkdir(parents=True, exist_ok=True)
     for path in there if not resume else ():

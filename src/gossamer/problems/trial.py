@@ -42,14 +42,21 @@ def try_out(module: nn.Module, loss: Loss, rows: Rows, test: Rows | None) -> tup
 
 
 def module_content(module: nn.Module, loss: Loss, rows: Rows) -> list[Any]:
-    """What a fingerprint covers: the module as it prints, its parameters and buffers, its loss on the first rows.
+    """What a fingerprint covers: the module as it prints, with its parameters, buffers and plain attributes, and its
+    loss on the first rows.
 
     The loss, to six digits, stands for the code of `forward` and of the loss, which a digest cannot see.
     """
     few = slice(0, min(4, rows.least))
     with own_generator(rows.features.device), torch.no_grad():
         value = float(loss(_outputs(module, rows.inputs(few)), rows.labels[few]))
-    return [repr(module), dict(module.named_parameters()), dict(module.named_buffers()), f"{value:.6g}"]
+    plain = {
+        f"{name}.{key}": part
+        for name, one in module.named_modules()
+        for key, part in vars(one).items()
+        if key != "training" and isinstance(part, bool | int | float | str | tuple)
+    }
+    return [repr(module), dict(module.named_parameters()), dict(module.named_buffers()), repr(plain), f"{value:.6g}"]
 
 
 def _generators(device: torch.device) -> list[Tensor]:

@@ -268,9 +268,10 @@ class DecentralizedOptimizer(torch.optim.Optimizer):
             average.exchange_buffers()
 
     def average_state_dict(self, model: nn.Module, **how: Any) -> dict[str, Tensor]:
-        """A state dict of the model with the average of all clients' parameters and buffers, the same on every rank.
+        """A state dict of the model with the average of all clients' parameters and buffers.
 
-        All ranks call it after the same step; `how` and `rounds` are those of `average_model`.
+        All ranks call it after the same step; `how` and `rounds` are those of `average_model`. It is the same on every
+        rank, unless `how="gossip"`, which ends a little apart.
         """
         with self.average_model(model, **how):
             return {name: value.detach().clone() for name, value in model.state_dict().items()}

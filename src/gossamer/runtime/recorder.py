@@ -185,8 +185,10 @@ class Recorder:
         return seeds if isinstance(seeds, list) and all(isinstance(seed, int) for seed in seeds) else []
 
     def _resume(self, checkpoints: Checkpoints) -> bool:
-        """Go back to the last checkpoint that can be used, if there is one."""
+        """Go back to the last checkpoint that can be used, if there is one; if all are damaged, raise."""
+        is_readable = False
         for checkpoint in checkpoints.usable():
+            is_readable = True
             try:
                 rows = {seed: self._rows(seed, checkpoint.facts["rows"][str(seed)]) for seed in self.records}
                 ends = checkpoint.facts["ends"]
@@ -200,6 +202,11 @@ class Recorder:
                 record.rows, record.end = rows[seed], ends.get(str(seed))
             logger.info("%s goes on after round %d.", self.label, checkpoint.round)
             return True
+        if checkpoints.rounds() and not is_readable:
+            raise DataError(
+                f"Every checkpoint of {self.label} in '{checkpoints.folder}' is damaged; remove them to begin again at "
+                "round 0. Nothing was changed."
+            )
         return False
 
     def _rows(self, seed: int, many: int) -> list[dict[str, Any]]:

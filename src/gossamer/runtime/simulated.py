@@ -1,5 +1,6 @@
 """The simulator: all clients of all seeds as rows of the same tensors, on one CPU or GPU."""
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from numbers import Integral
 from pathlib import Path
@@ -15,6 +16,7 @@ from gossamer.compression import packet
 from gossamer.compression.base import CODECS, Codec, Message, checking_later
 from gossamer.compression.partial import Partial
 from gossamer.errors import InputError, NonFiniteError, check_bool, check_callable, check_choice, check_integer
+from gossamer.lock import alone_in
 from gossamer.problems.base import Problem
 from gossamer.runtime.arguments import (
     check_batch_size,
@@ -148,12 +150,13 @@ def simulate(
     about: dict[str, Any] = {"rounds": rounds, "batch_size": batch_size, "eval_every": eval_every, "codec": codec}
     about |= {"x0": describe_start(x0, problem)} | ({"omegas": True} if omegas else {})
     runs = Runs()
-    for label, one in methods.items():
+    with contextlib.nullcontext() if folder is None else alone_in(folder, reenter=True):
+        for label, one in methods.items():
 
-        def start(some: Sequence[int], one: Algorithm = one) -> Simulation:
-            return Simulation(one, problem, mixing, some, batch_size, x0, codec)
+            def start(some: Sequence[int], one: Algorithm = one) -> Simulation:
+                return Simulation(one, problem, mixing, some, batch_size, x0, codec)
 
-        runs += record_seeds(start, seeds, {"label": label, **about}, saving, progress)
+            runs += record_seeds(start, seeds, {"label": label, **about}, saving, progress)
     return runs[0] if isinstance(method, Algorithm) and isinstance(seed, Integral) else runs
 
 

@@ -23,8 +23,8 @@ def launch(parser: Parser) -> None:
     """Run a spec across real processes, one client per process, on this host or on several.
 
     The same spec files as `gossamer run`, the same records and the same report, with the account of every link beside
-    it. Processes are started by torchrun; `torchrun ... -m gossamer launch SPEC` does the same where torchrun is
-    started by something else. A run that was stopped goes on with --resume; with --max-restarts it goes on by itself.
+    it. `torchrun ... -m gossamer launch SPEC` does the same where torchrun starts the processes. A run that was stopped
+    goes on with --resume; with --max-restarts it goes on by itself.
     """
     add_experiment(parser, "cpu, or cuda for one GPU per process, in turn", "after each tenth of the rounds")
     parser.add_argument("--max-restarts", type=int, metavar="N", help="restart from the checkpoints when ranks die")
