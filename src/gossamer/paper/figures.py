@@ -138,7 +138,7 @@ def run(
         experiment = prepare(job.spec, data_dir=data_dir, device=device)
         for label, seeds in missing.items():
             for seed in seeds:
-                _clear(place / record_name(label, seed))
+                _clear(place, label, seed)
             part = replace(
                 experiment,
                 spec=replace(job.spec, seeds=seeds),
@@ -148,10 +148,13 @@ def run(
     return [load_record(place / record_name(label, seed)) for label in job.labels for seed in job.spec.seeds]
 
 
-def _clear(path: Path) -> None:
-    """Remove a record that says it is over, and is not what was asked for: resuming would take its word."""
+def _clear(place: Path, label: str, seed: int) -> None:
+    """Remove a record that is not one of this run under way: damaged, of something else, or over too early."""
+    path = place / record_name(label, seed)
     try:
-        is_under_way = path.is_file() and load_record(path).end is None
+        record = load_record(path) if path.is_file() else Record({})
+        is_ours = (record.label, record.seed) == (label, seed) and "identity" in record.header
+        is_under_way = is_ours and record.end is None
     except (DataError, OSError):
         is_under_way = False
     if not is_under_way and not path.is_dir():
