@@ -100,8 +100,8 @@ def test_files_that_are_not(tmp_path: Path) -> None:
         ("header.npy", "not a .npy file"),
         ("pipe.csv", "It is not a file"),
         (".", "It is not a file"),
-        ("a\0b.csv", "cannot be read"),
-        ("a\0b.npy", "cannot be read"),
+        ("a\0b.csv", "must not contain a NUL character"),
+        ("a\0b.npy", "must not contain a NUL character"),
         ("\ud800.csv", "cannot be read"),
     ):
         with pytest.raises(gs.InputError, match=said):
