@@ -36,6 +36,7 @@ def test_numbers_are_those_of_the_library() -> None:
     assert row["practical"]["gamma"] == method.gamma
 
 
+@pytest.mark.slow
 def test_rounds_follow_from_phi() -> None:
     row = told("--problem", "sine_pl", "--clients", "8", "--epsilon", "0.5")
     problem, mixing = gs.problems.sine_pl(clients=8), gs.mixing_matrix(gs.ring(8))

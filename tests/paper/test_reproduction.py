@@ -259,6 +259,7 @@ def test_studies_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         run_study(study, plan)
 
 
+@pytest.mark.slow
 def test_conclusions_count_what_earlier_calls_left(tmp_path: Path) -> None:
     for figure in ("fig1", "fig3"):
         for job in jobs(figure, [0]):

@@ -105,6 +105,7 @@ def test_damaged_mnist_is_noticed(data_dir: Path, tmp_path: Path) -> None:
     assert len(load("mnist", folder).labels) == 60_000, "the folder itself will do"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("packing", [".gz", ".xz", ".bz2", ""])
 def test_content_counts_and_not_how_a_file_is_packed(packing: str, data_dir: Path, tmp_path: Path) -> None:
     pack = {".gz": lambda data: gzip.compress(data, 1, mtime=5), ".xz": lzma.compress, ".bz2": bz2.compress}

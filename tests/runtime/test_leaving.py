@@ -98,6 +98,7 @@ def test_one_step_less() -> None:
     check(endings(["beer:-1:kept", "beer:-1:dropped", "dsgd:-1:close"]))
 
 
+@pytest.mark.slow
 def test_an_ordinary_end_says_nothing() -> None:
     for result in endings(["beer:0:kept", "dsgd:0:dropped", "beer:0:close", "beer:0:average"]):
         assert result["code"] == 0, result

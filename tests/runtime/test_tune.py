@@ -102,6 +102,7 @@ lr = "step:0.1,50"
 """
 
 
+@pytest.mark.slow
 def test_the_command_writes_the_spec_that_won(tmp_path: Path) -> None:
     spec = tmp_path / "mine.toml"
     spec.write_text(SPEC)

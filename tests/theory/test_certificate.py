@@ -101,6 +101,7 @@ def test_a_linear_programme_agrees_where_it_can() -> None:
         assert (linprog(np.ones(4), A_ub=-rows[:, :4], b_ub=rows[:, 4]).status == 0) == feasible
 
 
+@pytest.mark.slow
 def test_certified_steps_are_larger_than_those_of_the_absolute_constants() -> None:
     ratios = {}
     for alpha in (1.0, 0.5, 0.1, 0.01):

@@ -59,6 +59,7 @@ def test_the_gaps_of_the_paper(graph: str) -> None:
     assert round(gs.mixing_matrix(build_graph(graph), "fdla").rho, 4) == expected[graph]
 
 
+@pytest.mark.slow
 def test_the_gaps_of_erdos_renyi_graphs() -> None:
     """Over twenty seeds; the paper has the two the wrong way round."""
     sparse, dense = (
@@ -124,6 +125,7 @@ def test_closed_forms_agree_with_the_programme(graph: str, nonnegative: bool) ->
     assert gs.MixingMatrix(from_edge_weights(n, edges, programme), built).rho == pytest.approx(closed, abs=2e-7)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("graph", ["grid:8,5", "balanced_tree:31", "small_world:24", "grid:2,15"])
 def test_the_first_order_method_comes_within_a_few_thousandths(graph: str) -> None:
     built = build_graph(graph)
@@ -174,6 +176,7 @@ def test_large_graphs_are_quick(graph: str, rule: str, limit: float) -> None:
     assert min(taken) < limit
 
 
+@pytest.mark.slow
 def test_where_scs_gives_up_clarabel_goes_on() -> None:
     """Long thin graphs are hard for SCS, and FMMC on sparse ones."""
     lollipop = nx.lollipop_graph(10, 30)
