@@ -85,10 +85,10 @@ def make_room(folder: Path, experiment: Experiment, *, force: bool, resume: bool
         raise InputError(
             f"'{there[0]}' exists already; give another folder with -o, replace it with --force, or --resume it."
         )
-    is_other = copy.exists() and copy.read_text(encoding="utf-8", errors="replace") != text
+    is_other = not force and copy.exists() and copy.read_text(encoding="utf-8", errors="replace") != text
     if resume and is_other:
         return  # comments may have changed; where a setting has, the run says which, and leaves everything as it is
-    if not force and is_other:
+    if is_other:
         raise InputError(f"'{copy}' is another spec; give another folder with -o, or replace it with --force.")
     folder.mkdir(parents=True, exist_ok=True)
     for path in there if not resume else ():
