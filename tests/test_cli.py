@@ -481,3 +481,15 @@ def test_warnings_about_a_run_are_lines(tmp_path: Path) -> None:
     assert lines[0].startswith("gossamer: `gamma` = 0.9 of BEER is far above what rand_k")
     assert any(line.startswith("gossamer: BEER with seed 0 is diverging: its loss after round") for line in lines[1:])
     assert all(line.startswith("gossamer: ") for line in lines)
+
+
+def test_resuming_with_another_spec_names_what_differs(spec: Path, tmp_path: Path) -> None:
+    assert forked("run", "my.toml", "-q", cwd=tmp_path).returncode == 0
+    before = {path: path.read_bytes() for path in (tmp_path / "runs").rglob("*") if path.is_file()}
+    spec.write_text(spec.read_text().replace("rounds = 30", "rounds = 31"))
+    refused = forked("run", "my.toml", "-q", "--resume", cwd=tmp_path)
+    assert refused.returncode == 2
+    assert "`rounds` is 30 there and 31 here" in refused.stderr
+    assert {path: path.read_bytes() for path in (tmp_path / "runs").rglob("*") if path.is_file()} == before
+    spec.write_text("# a comment\n" + spec.read_text().replace("rounds = 31", "rounds = 30"))
+    assert forked("run", "my.toml", "-q", "--resume", cwd=tmp_path).returncode == 0
