@@ -157,7 +157,8 @@ def _fittest(sim: Candidates, many: int, earlier: Mapping[int, float], rounds: i
     """
     now = dict(zip(sim.alive, gradient_norms(sim).tolist(), strict=True))
     power = (rounds - sim.t) / (sim.t - sim.t // 2)
-    at_end = {who: norm * min(1.0, norm / earlier.get(who, norm)) ** power for who, norm in now.items()}
+    falls = {who: min(1.0, norm / earlier[who]) if earlier.get(who) else 1.0 for who, norm in now.items()}
+    at_end = {who: norm * falls[who] ** power for who, norm in now.items()}
     order, later = (sorted(norms, key=lambda who: max(solved, norms[who])) for norms in (now, at_end))
     kept = order[: many // 2]
     lrs = {sim.settings[who]["lr"] for who in kept}
