@@ -43,7 +43,8 @@ def check_compressor(compressor: Compressor | type[Compressor]) -> None:
             for dtype in (torch.float32, torch.float64):
                 x = _adversarial(d, dtype)
                 _check_message(one, x)
-                _check_contraction(one, x)
+                if dtype == torch.float64 or d == _DIMENSIONS[-1]:
+                    _check_contraction(one, x)
 
 
 def check_method(method: Algorithm | type[Algorithm]) -> None:
@@ -171,13 +172,15 @@ def _check_contraction(compressor: Compressor, x: Tensor) -> None:
     omega = compressor.omega(d)
     bound = 1 - compressor.alpha(d) if omega is None or omega < 1 else omega
     assert omega is not None or 0 <= bound < 1, f"{compressor} states alpha = {1 - bound}, which is not in (0, 1]."
-    samples = 1 if compressor.is_deterministic else _SAMPLES
+    seeds = 1 if compressor.is_deterministic else math.isqrt(_SAMPLES)
+    samples = seeds**2  # of each seed as many rows
     largest = x.double().abs().amax(dim=1, keepdim=True)
     wide = x.double() / largest.where(largest > 0, 1)
     size = wide.norm(dim=1, keepdim=True).where(largest > 0, 1) * largest.where(largest > 0, 1)
     scaled = x.double() / size
-    drawn = [compressor(x, seed=seed).dense().double() / size for seed in range(samples)]
-    errors = torch.stack([(one - scaled).square().sum(dim=1) for one in drawn])
+    many = [compressor(x.repeat(seeds, 1), seed=seed).dense().double() for seed in range(seeds)]
+    drawn = torch.cat(many).view(samples, *x.shape) / size
+    errors = (drawn - scaled).square().sum(dim=2)
     rounding = 1e-6 if x.dtype == torch.float32 else 1e-12
     chance = _DEVIATIONS * errors.std(dim=0, correction=0) / math.sqrt(samples)
     worst = (errors.mean(dim=0) - chance - rounding).amax().item()
@@ -187,9 +190,9 @@ def _check_contraction(compressor: Compressor, x: Tensor) -> None:
     )
     if omega is not None:
         # Of the mean of N samples: E||mean - x||^2 <= omega ||x||^2 / N; and along x itself, its own standard error.
-        off = torch.stack(drawn).mean(dim=0) - scaled
+        off = drawn.mean(dim=0) - scaled
         distance = off.norm(dim=1).amax().item() - _DEVIATIONS * math.sqrt(omega / samples)
-        along = torch.stack([((one - scaled) * scaled).sum(dim=1) for one in drawn])
+        along = ((drawn - scaled) * scaled).sum(dim=2)
         lean = (
             (along.mean(dim=0).abs() - _DEVIATIONS * along.std(dim=0, correction=0) / math.sqrt(samples)).amax().item()
         )

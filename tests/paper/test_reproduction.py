@@ -120,8 +120,17 @@ def test_a_run_that_was_stopped_goes_on(tmp_path: Path) -> None:
     assert heard[0][1] >= 25, "what was done was not done again"
 
 
+@pytest.fixture(scope="module")
+def figure(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A figure, run in short."""
+    folder = tmp_path_factory.mktemp("figure")
+    figures.run(quick(), folder)
+    return folder
+
+
 @pytest.mark.parametrize("content", [b"", b"nonsense\n", b'{"gossamer": "0"}\n{"round": 0}\n'])
-def test_a_damaged_record_is_run_again(tmp_path: Path, content: bytes) -> None:
+def test_a_damaged_record_is_run_again(figure: Path, tmp_path: Path, content: bytes) -> None:
+    shutil.copytree(figure, tmp_path, dirs_exist_ok=True)
     whole = figures.run(quick(), tmp_path)
     path = next(tmp_path.rglob("BEER-seed0.jsonl"))
     path.write_bytes(content)
@@ -147,7 +156,8 @@ def lines_of(path: Path) -> list[dict[str, Any]]:
         lambda told: [*told[:-1], {"end": {}}][:-1],
     ],
 )
-def test_a_record_of_something_else_is_run_again(tmp_path: Path, damage: Any) -> None:
+def test_a_record_of_something_else_is_run_again(figure: Path, tmp_path: Path, damage: Any) -> None:
+    shutil.copytree(figure, tmp_path, dirs_exist_ok=True)
     whole = figures.run(quick(), tmp_path)
     path = next(tmp_path.rglob("BEER-seed0.jsonl"))
     path.write_text("".join(json.dumps(line) + "\n" for line in damage(lines_of(path))))
@@ -167,6 +177,16 @@ def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
     assert run_study(study, plan)
 
 
+@pytest.fixture(scope="module")
+def fits(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The fits of a study, run in short."""
+    folder = tmp_path_factory.mktemp("fits")
+    run_study(
+        next(one for one in studies(quick=True) if one.name == "linear"), Plan(["rates"], folder, [0], quick=True)
+    )
+    return folder
+
+
 @pytest.mark.parametrize(
     "change",
     [
@@ -182,18 +202,18 @@ def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
         {"is_exponential": math.inf},
         {"what": ["u"]},
         {"what": None},
+        None,  # one of them twice
     ],
 )
-def test_damaged_fits_are_found_again(tmp_path: Path, change: dict[str, Any]) -> None:
+def test_damaged_fits_are_found_again(fits: Path, tmp_path: Path, change: dict[str, Any] | None) -> None:
+    shutil.copytree(fits, tmp_path, dirs_exist_ok=True)
     plan = Plan(["rates"], tmp_path, [0], quick=True)
     study = next(one for one in studies(quick=True) if one.name == "linear")
-    fits = run_study(study, plan)
+    whole = run_study(study, plan)
     (kept,) = (tmp_path / "rates").iterdir()
     rows = json.loads(kept.read_text())
-    kept.write_text(json.dumps([rows[0] | change, *rows[1:]]))
-    assert run_study(study, plan) == fits
-    kept.write_text(json.dumps([*rows, rows[0]]))
-    assert run_study(study, plan) == fits, "none counts twice"
+    kept.write_text(json.dumps([*rows, rows[0]] if change is None else [rows[0] | change, *rows[1:]]))
+    assert run_study(study, plan) == whole
 
 
 def test_places_are_checked_before_anything_runs(tmp_path: Path) -> None:
@@ -290,6 +310,7 @@ def test_conclusions_count_what_earlier_calls_left(tmp_path: Path) -> None:
 # The command
 
 
+@pytest.mark.slow
 def test_the_command(tmp_path: Path) -> None:
     done = gossamer("reproduce", "fig4", "--quick", "-o", "out", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
