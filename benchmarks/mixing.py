@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 import gossamer as gs
-from gossamer.runtime.mixer import Mixer
+from gossamer.runtime.exchange.rows import Mixer
 from gossamer.topology.graphs import build_graph
 
 REPEATS = 5

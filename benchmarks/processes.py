@@ -43,10 +43,10 @@ from torch import Tensor
 
 import gossamer as gs
 from gossamer.algorithms.base import Algorithm, Samples
-from gossamer.compression.wire import varint, varint_size
-from gossamer.runtime.client import Client
-from gossamer.runtime.distributed import Ranks
-from gossamer.runtime.links import Link, Links
+from gossamer.compression.coding.wire import varint, varint_size
+from gossamer.runtime.processes.client import Client
+from gossamer.runtime.processes.ranks import Ranks
+from gossamer.runtime.transport.gloo import Link, Links
 
 TIMES = ("step", "alone", "plain", "bare", "gloo")
 GLOO_TAG, PLAIN_TAG = 1, 2

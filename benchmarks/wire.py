@@ -219,8 +219,8 @@ def client_of(ranks: Any, name: str, d: int, number: int) -> tuple[Any, Callable
     """A client, and its next round."""
     import gossamer as gs
     from gossamer.algorithms.base import Algorithm
-    from gossamer.runtime.client import Client
     from gossamer.runtime.oracle import BatchOracle
+    from gossamer.runtime.processes.client import Client
     from gossamer.runtime.start import starting_models
     from gossamer.streams import Streams
 
@@ -335,7 +335,7 @@ def rank(part: str) -> None:
     """Be one rank; prints what it found as one line."""
     import torch
 
-    from gossamer.runtime.distributed import Ranks
+    from gossamer.runtime.processes.ranks import Ranks
 
     torch.set_num_threads(1)
     ranks = Ranks(60)

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 import gossamer as gs
-from gossamer.runtime.checkpoint import read
+from gossamer.records.checkpoint import read
 
 SPEC = """
 rounds = {rounds}

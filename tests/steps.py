@@ -17,8 +17,8 @@ import torch
 
 import gossamer as gs
 from gossamer import algorithms as al
-from gossamer.runtime.auto import gradients_and_smoothness
-from gossamer.runtime.candidates import Candidates, gradient_norms
+from gossamer.runtime.tuning.auto import gradients_and_smoothness
+from gossamer.runtime.tuning.candidates import Candidates, gradient_norms
 
 # 2/L is where gradient descent itself becomes unstable; from there down by factors of 4, and gamma by factors of 3.
 GRID = [(2 / 4**i, 1 / 3**j) for i in range(5) for j in range(4)]

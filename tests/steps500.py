@@ -18,8 +18,8 @@ import torch
 
 import gossamer as gs
 from gossamer.registry import methods
-from gossamer.runtime.auto import gradients_and_smoothness
-from gossamer.runtime.candidates import Candidates, disagreements, gradient_norms
+from gossamer.runtime.tuning.auto import gradients_and_smoothness
+from gossamer.runtime.tuning.candidates import Candidates, disagreements, gradient_norms
 
 ROUNDS = 500
 LAST = 20  # rounds over which a norm is averaged

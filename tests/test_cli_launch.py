@@ -16,7 +16,7 @@ from commands import forked
 from launching import DSGD, checkpointed, finish, nothing_left, rank_of, ranks_of, same, spec, start, wait_for
 
 import gossamer as gs
-from gossamer.runtime.checkpoint import read
+from gossamer.records.checkpoint import read
 
 pytestmark = pytest.mark.usefixtures("no_process_left")
 

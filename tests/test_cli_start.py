@@ -15,7 +15,7 @@ from commands import forked, gossamer
 from gossamer.cli.arguments import COMMANDS, data, parser
 from gossamer.cli.arguments.base import Command
 from gossamer.cli.arguments.reproduce import WHAT
-from gossamer.cli.completion import script
+from gossamer.cli.commands.completion import script
 from gossamer.paper.figures import FIGURES
 
 HEAVY = (

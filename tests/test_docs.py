@@ -13,10 +13,10 @@ import pandas as pd
 
 import gossamer as gs
 from gossamer.algorithms.about import markdown_table
-from gossamer.cli.reproduce import verdict_counts
-from gossamer.paper import proofs
+from gossamer.cli.commands.reproduce import verdict_counts
+from gossamer.paper import certified as proofs
 from gossamer.paper.claims import PUBLISHED, Judged, claims, counted
-from gossamer.paper.rates import studies
+from gossamer.paper.rates.studies import studies
 from gossamer.paper.reproduction import BOTH_WAYS
 from gossamer.runtime.experiment import prepare
 from gossamer.spec import load_spec

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from gossamer.errors import CodecError, DataError, GossamerError, InputError
     from gossamer.problems import Problem, logistic_regression, module_problem, quadratic
     from gossamer.runtime import DecentralizedOptimizer, Record, Run, Runs, read_record, simulate
-    from gossamer.runtime.auto import auto
+    from gossamer.runtime.tuning.auto import auto
     from gossamer.topology import MixingMatrix, complete, mixing_matrix, ring
 
 logging.getLogger(__name__).addHandler(logging.NullHandler())  # a library speaks only to who listens

@@ -25,7 +25,7 @@ from gossamer.compression import packet
 from gossamer.compression.base import CODECS, Compressor, Message
 from gossamer.errors import InputError
 from gossamer.problems.quadratic import Quadratic, quadratic
-from gossamer.runtime.simulated import Simulation
+from gossamer.runtime.simulator import Simulation
 from gossamer.streams import Streams
 from gossamer.topology import MixingMatrix, mixing_matrix
 

@@ -9,7 +9,7 @@ import torch
 import gossamer as gs
 from gossamer import algorithms as al
 from gossamer.algorithms.destress import chebyshev
-from gossamer.runtime.simulated import Simulation
+from gossamer.runtime.simulator import Simulation
 
 PROBLEM = gs.logistic_regression("breast_cancer", clients=8, dtype="float64")
 MIXING = gs.mixing_matrix(gs.ring(8), "metropolis")

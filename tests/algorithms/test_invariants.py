@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import gossamer as gs
 from gossamer.problems.quadratic import Quadratic
-from gossamer.runtime.simulated import Simulation
+from gossamer.runtime.simulator import Simulation
 
 COMPRESSORS = st.sampled_from([gs.identity(), gs.gsgd(2), gs.gsgd(5), gs.top_k(1), gs.top_k(fraction=0.4)])
 

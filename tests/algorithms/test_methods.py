@@ -16,7 +16,7 @@ from gossamer.compression import packet
 from gossamer.compression.partial import Partial
 from gossamer.registry import methods
 from gossamer.runtime.oracle import BatchOracle
-from gossamer.runtime.simulated import Simulation
+from gossamer.runtime.simulator import Simulation
 from gossamer.theory import local_privacy
 
 PROBLEM = gs.logistic_regression("breast_cancer", clients=6, dtype="float64")
@@ -45,7 +45,7 @@ def test_what_is_said_of_a_method_is_what_it_does(name: str, monkeypatch: pytest
     compressor = {"compressor": gs.qsgd(16)} if "compressor" in cls.__dataclass_fields__ else {}
     assert (facts["compressors"] == "none") == (not compressor)
     method = cls(**dict(cls.examples[0]) | compressor)
-    monkeypatch.setattr("gossamer.runtime.simulated.BatchOracle", Counting)
+    monkeypatch.setattr("gossamer.runtime.simulator.BatchOracle", Counting)
     sim = Simulation(method, PROBLEM, MIXING, batch_size=4)
     messages: list[int] = []
     count = sim.traffic.count
@@ -76,7 +76,7 @@ def test_rounds_with_a_full_gradient(cls: Any, expected: list[int], monkeypatch:
             rounds.append(self.t)
             return super().full(x)
 
-    monkeypatch.setattr("gossamer.runtime.simulated.BatchOracle", Noting)
+    monkeypatch.setattr("gossamer.runtime.simulator.BatchOracle", Noting)
     sim = Simulation(cls(lr=0.01, period=3), PROBLEM, MIXING, batch_size=4)
     for _ in range(13):
         sim.step()
@@ -135,7 +135,7 @@ def test_gt_saga_draws_its_indices_as_its_paper_does(order: Any) -> None:
     sim = Simulation(al.GTSAGA(lr=0.01, order=order), PROBLEM, MIXING, batch_size=1)
     states = [sim.state]
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("gossamer.runtime.simulated.BatchOracle", Noting)
+        patched.setattr("gossamer.runtime.simulator.BatchOracle", Noting)
         for _ in range(200):
             sim.step()
             states.append(sim.state)

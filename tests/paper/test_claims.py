@@ -8,9 +8,9 @@ import pytest
 from records import lines
 
 from gossamer.paper.claims import Claim, _measures, claims, counted, judge, judge_all, judge_fit, judge_published
-from gossamer.paper.rates_fit import Fit
+from gossamer.paper.rates.fit import Fit
 from gossamer.paper.results import MissingRunsError, Results, largest, less, ratio, smallest
-from gossamer.runtime.record import Record
+from gossamer.records.record import Record
 
 FOUR = ("BEER", "CHOCO-SGD", "DSGD", "D2")
 SEEDS = (0, 1, 2)

@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 from commands import forked
 
-from gossamer.paper import figures, proofs
+from gossamer.paper import certified as proofs
+from gossamer.paper import figures
 from gossamer.paper.figures import Job
-from gossamer.runtime.proof import check_records
+from gossamer.paper.omegas import check_records
 
 JOBS = {job.name: job for job in proofs.jobs()}
 SHORT = {"proof-a9a": 12, "proof-the": 12}  # rounds, where they take long

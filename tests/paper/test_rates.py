@@ -11,9 +11,9 @@ import torch
 from gossamer import algorithms as al
 from gossamer.compression.sparse import rand_k, top_k
 from gossamer.errors import StoppedError
-from gossamer.paper.rates import Fit, Study, fit_line, fit_power, studies
-from gossamer.paper.rates_fit import means
-from gossamer.paper.rates_sweep import (
+from gossamer.paper.rates.fit import means
+from gossamer.paper.rates.studies import Fit, Study, fit_line, fit_power, studies
+from gossamer.paper.rates.sweep import (
     Disagreement,
     SharedRandK,
     Watch,
@@ -25,7 +25,7 @@ from gossamer.paper.rates_sweep import (
     sweep,
 )
 from gossamer.problems.quadratic import Quadratic
-from gossamer.runtime.candidates import Candidates, gradient_norms
+from gossamer.runtime.tuning.candidates import Candidates, gradient_norms
 from gossamer.streams import Streams
 from gossamer.topology import mixing_matrix, ring
 

@@ -22,10 +22,10 @@ from gossamer.paper import figures
 from gossamer.paper.claims import claims
 from gossamer.paper.figures import FIGURES, GRAPHS, Job, jobs, rehearsal, shortened
 from gossamer.paper.published import as_published, smallest_k
-from gossamer.paper.rates import studies
+from gossamer.paper.rates.studies import studies
 from gossamer.paper.reproduction import BOTH_WAYS, Plan, conclude, run_study
+from gossamer.records.record import read_record
 from gossamer.runtime.experiment import prepare
-from gossamer.runtime.record import read_record
 
 
 def quick(figure: str = "fig1", seeds: tuple[int, ...] = (0,)) -> Job:

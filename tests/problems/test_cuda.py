@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import gossamer as gs
-from gossamer.problems.replay import Replay
+from gossamer.problems.modules.replay import Replay
 
 pytestmark = [pytest.mark.cuda, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")]
 P = gs.problems

@@ -10,8 +10,8 @@ import pytest
 
 import gossamer as gs
 from gossamer.problems import Dataset, load
-from gossamer.problems.partition import split
-from gossamer.problems.readers import read_idx
+from gossamer.problems.data.partition import split
+from gossamer.problems.data.readers import read_idx
 
 
 def test_a9a(data_dir: Path) -> None:

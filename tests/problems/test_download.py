@@ -14,9 +14,9 @@ import pytest
 
 import gossamer as gs
 from gossamer.errors import RunError
-from gossamer.problems import datasets, download
-from gossamer.problems.download import fetch, showing
-from gossamer.problems.sources import FILES, File
+from gossamer.problems.data import datasets, download
+from gossamer.problems.data.download import fetch, showing
+from gossamer.problems.data.sources import FILES, File
 
 CONTENT = bytes(range(256)) * 1200
 SHA = hashlib.sha256(CONTENT).hexdigest()

@@ -11,7 +11,7 @@ from torch.func import functional_call
 
 import gossamer as gs
 from gossamer.problems.linear import LinearModel
-from gossamer.problems.module import ModuleProblem
+from gossamer.problems.modules.module import ModuleProblem
 from gossamer.problems.quadratic import Quadratic
 from gossamer.problems.regression import LogisticRegression, SoftmaxRegression
 from gossamer.problems.sine import SinePL

@@ -9,7 +9,7 @@ import torch
 from reference import LogisticClients
 
 import gossamer as gs
-from gossamer.problems.datasets import load
+from gossamer.problems.data.datasets import load
 from gossamer.problems.regression import LogisticRegression
 
 

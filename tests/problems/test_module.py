@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 import gossamer as gs
 from gossamer.problems import ModuleProblem, module_problem
-from gossamer.runtime.simulated import Simulation
+from gossamer.runtime.simulator import Simulation
 
 RNG = np.random.default_rng(0)
 IMAGES = (RNG.standard_normal((80, 1, 6, 6)).astype(np.float32), np.arange(80) % 4)
@@ -169,8 +169,8 @@ def test_groups_do_not_change_anything(monkeypatch: pytest.MonkeyPatch) -> None:
         x, batch = batch_for(problem)
         whole = problem.gradient(x, batch), problem.gradient(x)
         with monkeypatch.context() as patched:
-            patched.setattr("gossamer.problems.module._GROUP_BYTES", 1)
-            patched.setattr("gossamer.problems.module._ROWS", 7)
+            patched.setattr("gossamer.problems.modules.module._GROUP_BYTES", 1)
+            patched.setattr("gossamer.problems.modules.module._ROWS", 7)
             for one, two in zip((problem.gradient(x, batch), problem.gradient(x)), whole, strict=True):
                 torch.testing.assert_close(one, two, rtol=1e-12, atol=1e-14)
 

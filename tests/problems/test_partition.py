@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import gossamer as gs
-from gossamer.problems.partition import split
+from gossamer.problems.data.partition import split
 from gossamer.registry import partitions
 
 LABELS = np.random.default_rng(0).integers(0, 5, 203)

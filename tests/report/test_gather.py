@@ -13,7 +13,7 @@ from records import diverged, lines, write
 
 from gossamer.errors import InputError
 from gossamer.report.gather import gather
-from gossamer.report.payload import payload
+from gossamer.report.page.payload import payload
 
 HEADER = json.dumps(lines("A")[0])
 

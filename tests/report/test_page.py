@@ -21,10 +21,10 @@ from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.remote.webelement import WebElement
 
 from gossamer.errors import InputError
-from gossamer.report.curves import curve, points_for, thin
 from gossamer.report.gather import gather, load_record
-from gossamer.report.page import check_place, write_page
-from gossamer.report.payload import payload
+from gossamer.report.page.curves import curve, points_for, thin
+from gossamer.report.page.page import check_place, write_page
+from gossamer.report.page.payload import payload
 
 FLAGS = ["--headless=new", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
 FLAGS += ["--disable-component-update", "--disable-sync", "--disable-quic", "--disable-dev-shm-usage"]

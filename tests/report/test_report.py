@@ -8,11 +8,11 @@ import pytest
 from commands import shown
 from matplotlib.figure import Figure
 
+from gossamer.records.record import Record
 from gossamer.report import convergence_figure, result_table, summarize
-from gossamer.report.curves import plain
 from gossamer.report.figure import label_few_decades
+from gossamer.report.page.curves import plain
 from gossamer.report.table import human
-from gossamer.runtime.record import Record
 
 
 def record(label: str, seed: int, norms: Sequence[float | None], diverged: str | None = None) -> Record:

@@ -20,7 +20,7 @@ from steps import METHODS, Cell, Result, every_cell, measure, mixing_of, problem
 import gossamer as gs
 from gossamer import algorithms as al
 from gossamer import registry
-from gossamer.runtime.auto import mixed_share
+from gossamer.runtime.tuning.auto import mixed_share
 from gossamer.theory import practical_steps
 from gossamer.topology.graphs import build_graph
 

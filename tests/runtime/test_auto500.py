@@ -16,9 +16,9 @@ from steps500 import PROBLEMS, Cell, auto_of, every_cell, measure, row_of
 import gossamer as gs
 from gossamer import algorithms as al
 from gossamer.registry import methods
-from gossamer.runtime.auto import gradients_and_smoothness, trial_rounds
-from gossamer.runtime.candidates import Candidates, race
 from gossamer.runtime.experiment import prepare
+from gossamer.runtime.tuning.auto import gradients_and_smoothness, trial_rounds
+from gossamer.runtime.tuning.candidates import Candidates, race
 from gossamer.spec import parse_spec
 
 ROOT = Path(__file__).parents[2]

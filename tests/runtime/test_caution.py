@@ -11,8 +11,8 @@ from torch import Tensor, nn
 import gossamer as gs
 from gossamer.errors import ConvergenceWarning
 from gossamer.problems.quadratic import Quadratic
+from gossamer.records.record import LARGE_GROWTH, Record
 from gossamer.runtime.caution import warn_of_gamma
-from gossamer.runtime.record import LARGE_GROWTH, Record
 
 MIXING = gs.mixing_matrix(gs.ring(6))
 

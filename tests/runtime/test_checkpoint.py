@@ -16,9 +16,9 @@ from torch import nn
 import gossamer as gs
 from gossamer.errors import DataError, StoppedError
 from gossamer.fingerprint import digest
+from gossamer.records.checkpoint import Checkpoints, common, needed, pack, read, unpack, write
 from gossamer.registry import methods
-from gossamer.runtime.checkpoint import Checkpoints, common, needed, pack, read, unpack, write
-from gossamer.runtime.simulated import Simulation
+from gossamer.runtime.simulator import Simulation
 
 PROBLEM = gs.quadratic(clients=6, d=8, noise=0.2)
 MIXING = gs.mixing_matrix(gs.ring(6))

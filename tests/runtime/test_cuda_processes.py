@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from gossamer.runtime.checkpoint import read
+from gossamer.records.checkpoint import read
 
 SPEC = """
 rounds = 40
@@ -72,7 +72,7 @@ def test_nccl_with_fewer_gpus_than_processes_is_an_error_and_no_hang(tmp_path: P
 
 SCRIPT = """
 import torch
-from gossamer.runtime.distributed import Ranks
+from gossamer.runtime.processes.ranks import Ranks
 
 ranks, device = Ranks(30), torch.device("cuda", 0)
 ranks.open_device_group(device)

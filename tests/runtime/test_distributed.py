@@ -15,10 +15,10 @@ import gossamer as gs
 from gossamer.compression import packet
 from gossamer.compression.base import Message
 from gossamer.registry import compressors, methods
-from gossamer.runtime.client import Client
-from gossamer.runtime.distributed import Ranks
 from gossamer.runtime.oracle import BatchOracle
-from gossamer.runtime.simulated import Simulation
+from gossamer.runtime.processes.client import Client
+from gossamer.runtime.processes.ranks import Ranks
+from gossamer.runtime.simulator import Simulation
 from gossamer.runtime.start import starting_models
 from gossamer.streams import Streams
 

@@ -16,12 +16,12 @@ from torch import Tensor
 import gossamer as gs
 from gossamer.compression import packet
 from gossamer.errors import RunError
-from gossamer.runtime.client import Client
-from gossamer.runtime.distributed import Ranks
-from gossamer.runtime.links import Failure, _notice, _read_notice
 from gossamer.runtime.oracle import BatchOracle
-from gossamer.runtime.simulated import Simulation
+from gossamer.runtime.processes.client import Client
+from gossamer.runtime.processes.ranks import Ranks
+from gossamer.runtime.simulator import Simulation
 from gossamer.runtime.start import starting_models
+from gossamer.runtime.transport.gloo import Failure, _notice, _read_notice
 from gossamer.streams import Streams
 
 N = 6

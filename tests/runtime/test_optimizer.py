@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import gossamer as gs
 from gossamer.runtime.oracle import BatchOracle
-from gossamer.runtime.simulated import Simulation
+from gossamer.runtime.simulator import Simulation
 from gossamer.streams import Streams
 
 N, BATCH, ROUNDS = 4, 16, 40

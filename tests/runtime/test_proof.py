@@ -11,10 +11,10 @@ from commands import forked
 
 import gossamer as gs
 from gossamer.errors import DataError, InputError
+from gossamer.paper.omegas import check_records
 from gossamer.problems import sine_pl, softmax_regression
+from gossamer.records.record import COLUMNS, OMEGAS
 from gossamer.runtime.experiment import prepare
-from gossamer.runtime.proof import check_records
-from gossamer.runtime.record import COLUMNS, OMEGAS
 from gossamer.spec import parse_spec
 from gossamer.theory import certify, lyapunov
 

@@ -19,11 +19,12 @@ import torch
 import gossamer as gs
 from gossamer.compression.base import checking_later
 from gossamer.errors import NonFiniteError, RunError
-from gossamer.runtime import checkpoint, simulated
-from gossamer.runtime import mixer as mixing_room
-from gossamer.runtime.mixer import Mixer
-from gossamer.runtime.record import COLUMNS, ON_REQUEST, Record
-from gossamer.runtime.simulated import Simulation
+from gossamer.records import checkpoint
+from gossamer.records.record import COLUMNS, ON_REQUEST, Record
+from gossamer.runtime import simulator as simulated
+from gossamer.runtime.exchange import rows as mixing_room
+from gossamer.runtime.exchange.rows import Mixer
+from gossamer.runtime.simulator import Simulation
 from gossamer.topology.graphs import build_graph
 
 PROBLEM = gs.quadratic(clients=6, d=8, noise=0.5)

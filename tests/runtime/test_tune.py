@@ -13,9 +13,9 @@ import gossamer as gs
 from gossamer import algorithms as al
 from gossamer.errors import StoppedError
 from gossamer.registry import methods
-from gossamer.runtime.candidates import Candidates
-from gossamer.runtime.simulated import Simulation
-from gossamer.runtime.tune import Search, tune, with_steps
+from gossamer.runtime.simulator import Simulation
+from gossamer.runtime.tuning.candidates import Candidates
+from gossamer.runtime.tuning.tune import Search, tune, with_steps
 
 PROBLEM = gs.quadratic(clients=6, d=12, noise=0.3, dtype="float64")
 MIXING = gs.mixing_matrix(gs.ring(6))

@@ -13,8 +13,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from gossamer.compression.coding.wire import Reader
 from gossamer.compression.layout import Layout
-from gossamer.compression.wire import Reader
 from gossamer.errors import InputError, NonFiniteError, check_choice
 from gossamer.streams import Draw, Streams
 

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from gossamer.compression.base import Compressor, Message
+from gossamer.compression.coding.wire import Reader, float_bytes
 from gossamer.compression.layout import Layout
-from gossamer.compression.wire import Reader, float_bytes
 from gossamer.registry import compressors
 from gossamer.streams import Draw
 

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gossamer.compression.wire import Reader, varint
+from gossamer.compression.coding.wire import Reader, varint
 from gossamer.errors import CodecError
 
 _MOST_TENSORS = 1 << 20

@@ -20,13 +20,13 @@ import torch
 from torch import Tensor
 
 from gossamer.compression.base import Codec, Message
+from gossamer.compression.coding.wire import Reader, varint, varint_size
 from gossamer.compression.dense import Dense
 from gossamer.compression.dithering import Levels
 from gossamer.compression.natural import Powers
 from gossamer.compression.partial import Silence
 from gossamer.compression.sign import Signs
 from gossamer.compression.sparse import Seeded, Sparse
-from gossamer.compression.wire import Reader, varint, varint_size
 from gossamer.errors import CodecError, InputError
 
 _FIRST = 0xB1

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from gossamer.compression.base import Codec, Message, Payload
-from gossamer.compression.wire import Reader
+from gossamer.compression.coding.wire import Reader
 
 
 @dataclass(frozen=True, eq=False)

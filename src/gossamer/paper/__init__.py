@@ -5,12 +5,12 @@ from pathlib import Path
 
 from gossamer.errors import unknown
 
-_FOLDER = Path(str(files(__name__)))
+_FOLDER = Path(str(files(__name__))) / "specs"
 
 
 def shipped_specs() -> list[str]:
     """The names of the specs that come with the package."""
-    return sorted(path.stem for path in _FOLDER.glob("*.toml") if path.stem != "claims")
+    return sorted(path.stem for path in _FOLDER.glob("*.toml"))
 
 
 def shipped_spec(name: str) -> Path:

@@ -13,7 +13,7 @@ from importlib.resources import files
 from statistics import fmean
 from typing import Any, Literal
 
-from gossamer.paper.rates_fit import Fit
+from gossamer.paper.rates.fit import Fit
 from gossamer.paper.results import MissingRunsError, Numbers, Results, each, largest, less, ratio, smallest, times
 from gossamer.theory.check import Verdict
 

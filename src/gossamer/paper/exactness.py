@@ -25,7 +25,7 @@ from gossamer.compression.dithering import qsgd
 from gossamer.compression.sparse import top_k
 from gossamer.problems.linear import LinearModel
 from gossamer.problems.regression import least_squares
-from gossamer.runtime.candidates import Candidates, gradient_norms
+from gossamer.runtime.tuning.candidates import Candidates, gradient_norms
 from gossamer.topology import MixingMatrix, mixing_matrix, ring
 
 CLIENTS, ROWS, COORDINATES = 8, 6, 10

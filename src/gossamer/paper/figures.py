@@ -11,9 +11,9 @@ from typing import Any
 from gossamer.errors import DataError, InputError
 from gossamer.paper import shipped_spec
 from gossamer.paper.published import as_published
+from gossamer.records.record import Record, record_name
 from gossamer.report.gather import load_record
 from gossamer.runtime.experiment import prepare
-from gossamer.runtime.record import Record, record_name
 from gossamer.runtime.recorder import Progress
 from gossamer.spec import Spec, load_spec
 

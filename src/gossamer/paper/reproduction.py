@@ -17,12 +17,12 @@ from gossamer.errors import InputError
 from gossamer.paper import figures
 from gossamer.paper.claims import Judged, judge_all
 from gossamer.paper.figures import FIGURES, Job
-from gossamer.paper.rates import Fit, Study, studies
+from gossamer.paper.rates.studies import Fit, Study, studies
 from gossamer.paper.results import Results
+from gossamer.records.record import Record
 from gossamer.report import panels_figure, summarize
 from gossamer.report.gather import number
-from gossamer.report.page import check_place
-from gossamer.runtime.record import Record
+from gossamer.report.page.page import check_place
 
 BOTH_WAYS = ("fig1", "fig4")
 """Figures in which it matters how the published runs departed from the text: `all` runs them both ways."""

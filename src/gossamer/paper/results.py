@@ -5,9 +5,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
 
-from gossamer.paper.rates import Fit
+from gossamer.paper.rates.studies import Fit
+from gossamer.records.record import Record
 from gossamer.report.gather import number
-from gossamer.runtime.record import Record
 
 Numbers = list[float]
 """One a seed."""

@@ -1,10 +1,10 @@
 """Problems: what gives each client its gradients."""
 
 from gossamer.problems.base import Problem
-from gossamer.problems.datasets import Dataset, load
-from gossamer.problems.module import ModuleProblem, module_problem
-from gossamer.problems.networks import cnn, one_hidden_layer, resnet
-from gossamer.problems.partition import split
+from gossamer.problems.data.datasets import Dataset, load
+from gossamer.problems.data.partition import split
+from gossamer.problems.modules.architectures import cnn, one_hidden_layer, resnet
+from gossamer.problems.modules.module import ModuleProblem, module_problem
 from gossamer.problems.quadratic import quadratic
 from gossamer.problems.regression import least_squares, logistic_regression, softmax_regression
 from gossamer.problems.sine import sine_pl

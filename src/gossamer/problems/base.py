@@ -9,7 +9,7 @@ from torch import Tensor
 
 from gossamer.errors import InputError, check_choice, check_integer
 from gossamer.fingerprint import digest
-from gossamer.problems.rows import Rows
+from gossamer.problems.data.rows import Rows
 
 TOGETHER = 64  # models whose products with the data are one
 

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from gossamer.errors import InputError
 from gossamer.problems.base import TOGETHER, Problem, in_groups
-from gossamer.problems.datasets import Dataset
+from gossamer.problems.data.datasets import Dataset
+from gossamer.problems.data.rows import Rows
 from gossamer.problems.products import combination, outputs
-from gossamer.problems.rows import Rows
 
 _ROWS = 1 << 13  # data rows evaluated at once: their outputs stay in the cache between the passes over them
 

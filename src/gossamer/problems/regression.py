@@ -10,10 +10,10 @@ from torch.nn.functional import softplus
 
 from gossamer.errors import InputError, check_bool, check_choice, check_nonnegative, check_positive
 from gossamer.problems.base import as_device, as_dtype
-from gossamer.problems.datasets import Dataset, load
+from gossamer.problems.data.datasets import Dataset, load
+from gossamer.problems.data.partition import Partition, split
+from gossamer.problems.data.rows import Rows
 from gossamer.problems.linear import LinearModel, matrix, published_scale
-from gossamer.problems.partition import Partition, split
-from gossamer.problems.rows import Rows
 from gossamer.registry import objectives
 
 Data = str | os.PathLike[str] | Dataset | Any
@@ -141,7 +141,7 @@ def logistic_regression(
 
     Args:
         data: `"a9a"`, `"breast_cancer"` (embedded), the path of a LIBSVM file, or anything that
-            `gossamer.problems.datasets.load` takes; with two classes.
+            `gossamer.problems.load` takes; with two classes.
         clients: How many share the rows.
         partition: `"sorted"` by label, as in the paper, `"iid"`, `"by_label"`, `"dirichlet:0.5"` or `"shards:2"`.
         equal: As many rows for every client, the remainder dropped, as in the paper; else all rows are kept.
@@ -150,7 +150,7 @@ def logistic_regression(
         feature_scale: What features are divided by, the intercept included; `"published"` is
             ||A||_2 / (2 sqrt(N)), with which the logistic part has L = 1, as in the paper's published runs.
         intercept: Append a column of ones.
-        data_dir: Where data files lie; see `gossamer.problems.datasets.load`.
+        data_dir: Where data files lie; see `gossamer.problems.load`.
         test: Test rows, where `data` is not a named data set.
         seed: Of a random partition.
         dtype: float32 or float64.
@@ -193,7 +193,7 @@ def softmax_regression(
     """Classification into several classes, one weight vector each.
 
     Args:
-        data: `"mnist"`, `"digits"` (embedded), or anything that `gossamer.problems.datasets.load` takes.
+        data: `"mnist"`, `"digits"` (embedded), or anything that `gossamer.problems.load` takes.
         clients: How many share the rows.
         partition: As for `logistic_regression`.
         equal: As for `logistic_regression`.
@@ -238,7 +238,7 @@ def least_squares(
     """Linear regression: labels are numbers.
 
     Args:
-        data: The path of a LIBSVM file, a pair (features, labels), or anything that `gossamer.problems.datasets.load`
+        data: The path of a LIBSVM file, a pair (features, labels), or anything that `gossamer.problems.load`
             takes.
         clients: How many share the rows.
         partition: As for `logistic_regression`; `"sorted"` goes by the labels' size.

@@ -1,13 +1,13 @@
 """Records to tables and figures, graphs to pictures."""
 
+from gossamer.report.bounds import proof_figure
 from gossamer.report.figure import convergence_figure, panels_figure
-from gossamer.report.links import links_table, write_links
-from gossamer.report.network import network_figure
-from gossamer.report.page import write_page
-from gossamer.report.proof import proof_figure
+from gossamer.report.graph import network_figure
+from gossamer.report.page.page import write_page
 from gossamer.report.shares import shares_figure
 from gossamer.report.summary import summarize
 from gossamer.report.table import result_table
+from gossamer.report.traffic import links_table, write_links
 
 __all__ = [
     "convergence_figure",

@@ -11,10 +11,10 @@ from rich.markup import escape
 from rich.table import Table
 
 from gossamer.errors import InputError, check_choice
-from gossamer.report.curves import MEASURED
+from gossamer.records.record import Record
 from gossamer.report.gather import Group, gather, number
+from gossamer.report.page.curves import MEASURED
 from gossamer.report.table import human
-from gossamer.runtime.record import Record
 
 METRICS = tuple(name for name in MEASURED if name not in ("waiting", "hidden"))
 _COSTS = {"rounds": "round", "bits": "bits", "seconds": "seconds"}

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gossamer.runtime.record import Record
+from gossamer.records.record import Record
 
 # Okabe and Ito's colours, told apart by colour-blind readers; line styles tell them apart in print.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")

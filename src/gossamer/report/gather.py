@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from gossamer.errors import DataError, GossamerError, InputError
-from gossamer.runtime.record import COLUMNS, Record, read_record
+from gossamer.records.record import COLUMNS, Record, read_record
 from gossamer.spec import read_toml
 
 VERDICTS = ("holds", "does not hold", "cannot be told")

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from statistics import fmean
 from typing import Any
 
-from gossamer.runtime.record import Record
+from gossamer.records.record import Record
 
 
 def summarize(records: Sequence[Record], target: float | None = None) -> list[dict[str, Any]]:

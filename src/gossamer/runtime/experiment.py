@@ -9,15 +9,15 @@ from typing import Any
 from gossamer import registry
 from gossamer.algorithms.base import Algorithm
 from gossamer.errors import InputError
+from gossamer.paper.omegas import certified_steps, check_has_omegas, share_of
 from gossamer.problems.base import Problem
+from gossamer.records.record import record_name
+from gossamer.records.runs import Runs, models_path
 from gossamer.runtime.arguments import check_batch_size, check_method_fits
-from gossamer.runtime.auto import settings_for
-from gossamer.runtime.proof import certified_steps, check_has_omegas, share_of
-from gossamer.runtime.record import record_name
 from gossamer.runtime.recorder import Progress
-from gossamer.runtime.runs import Runs, models_path
-from gossamer.runtime.simulated import simulate
+from gossamer.runtime.simulator import simulate
 from gossamer.runtime.start import starting_models
+from gossamer.runtime.tuning.auto import settings_for
 from gossamer.spec import Spec
 from gossamer.streams import Streams
 from gossamer.topology import MixingMatrix, mixing_matrix

@@ -22,14 +22,14 @@ from gossamer.errors import (
     StoppedError,
     check_path,
 )
-from gossamer.runtime.checkpoint import Checkpoint, Checkpoints
+from gossamer.paper.omegas import Proof, errors_of_proof
+from gossamer.records.checkpoint import Checkpoint, Checkpoints
+from gossamer.records.record import LARGE_GROWTH, Record, RecordWriter, read_record, record_name
+from gossamer.records.runs import Run, Runs, finished_run, write_models
 from gossamer.runtime.measure import header, measure, settings
-from gossamer.runtime.proof import Proof, errors_of_proof
-from gossamer.runtime.record import LARGE_GROWTH, Record, RecordWriter, read_record, record_name
-from gossamer.runtime.runs import Run, Runs, finished_run, write_models
 
 if TYPE_CHECKING:
-    from gossamer.runtime.simulated import Simulation
+    from gossamer.runtime.simulator import Simulation
 
 logger = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ SHELLS = ("bash", "zsh", "fish")
 
 @command(
     "completion",
-    "gossamer.cli.completion:completion",
+    "gossamer.cli.commands.completion:completion",
     'eval "$(gossamer completion bash)"                in ~/.bashrc',
     'eval "$(gossamer completion zsh)"                 in ~/.zshrc, after compinit',
     "gossamer completion fish > ~/.config/fish/completions/gossamer.fish",

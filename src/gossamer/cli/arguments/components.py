@@ -5,7 +5,7 @@ from gossamer.cli.arguments.base import Parser, command
 
 @command(
     "methods",
-    "gossamer.cli.components:methods",
+    "gossamer.cli.commands.components:methods",
     "gossamer methods",
     "gossamer methods beer",
     "gossamer methods --json | jq -r '.[].name'",
@@ -23,7 +23,7 @@ def methods(parser: Parser) -> None:
 
 @command(
     "compressors",
-    "gossamer.cli.components:compressors",
+    "gossamer.cli.commands.components:compressors",
     "gossamer compressors",
     "gossamer compressors --dimension 1000000",
     "gossamer compressors --json | jq -r '.[].name'",
@@ -41,7 +41,7 @@ def compressors(parser: Parser) -> None:
 
 @command(
     "compress",
-    "gossamer.cli.components:compress",
+    "gossamer.cli.commands.components:compress",
     "gossamer compress gradient.npy --compressor gsgd:5",
     "gossamer compress gradient.npy --compressor blockwise:gsgd:5,256 --json",
     "seq 1 1000 | gossamer compress - --compressor top_k:0.01",

@@ -3,14 +3,16 @@
 from gossamer.cli.arguments.base import DATA_DIR, Parser, add_commands, command
 
 
-@command("list", "gossamer.cli.data:list_data")
+@command("list", "gossamer.cli.commands.data:list_data")
 def list_data(parser: Parser) -> None:
     """List the data sets, and where those with files lie."""
     parser.add_argument("--data-dir", metavar="DIR", help=DATA_DIR)
     parser.add_argument("--json", action="store_true", help="print them as JSON")
 
 
-@command("fetch", "gossamer.cli.data:fetch", "gossamer data fetch mnist", "gossamer data fetch a9a --data-dir data/")
+@command(
+    "fetch", "gossamer.cli.commands.data:fetch", "gossamer data fetch mnist", "gossamer data fetch a9a --data-dir data/"
+)
 def fetch(parser: Parser) -> None:
     """Fetch a data set into the user's cache, or into --data-dir; files that are there and right are left alone."""
     parser.add_argument("name", metavar="NAME", help="a9a, mnist or fashion_mnist")
@@ -18,7 +20,7 @@ def fetch(parser: Parser) -> None:
     parser.add_argument("-q", "--quiet", action="store_true", help="show no progress")
 
 
-@command("check", "gossamer.cli.data:check")
+@command("check", "gossamer.cli.commands.data:check")
 def check(parser: Parser) -> None:
     """Check the content of every known data file that is there, however it is packed.
 
@@ -30,7 +32,7 @@ def check(parser: Parser) -> None:
 
 @command(
     "describe",
-    "gossamer.cli.data:describe",
+    "gossamer.cli.commands.data:describe",
     "gossamer data describe a9a --clients 10 --partition sorted --draw shares.png",
     "gossamer data describe digits --partition dirichlet:0.3 --json",
 )

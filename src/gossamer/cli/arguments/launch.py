@@ -13,7 +13,7 @@ TORCHRUN = (
 
 @command(
     "launch",
-    "gossamer.cli.launch:launch",
+    "gossamer.cli.commands.launch:launch",
     "gossamer launch my.toml",
     "gossamer launch my.toml --max-restarts 3 --checkpoint-every 100",
     "gossamer launch my.toml --hosts alpha,beta,gamma:2",

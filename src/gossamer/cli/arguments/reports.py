@@ -5,7 +5,7 @@ from gossamer.cli.arguments.base import Parser, command
 
 @command(
     "report",
-    "gossamer.cli.reports:report",
+    "gossamer.cli.commands.report:report",
     "gossamer report runs/figure1",
     "gossamer report runs/ -o talk.html",
     "gossamer report runs/figure1/BEER-seed0.jsonl --json | jq -r .page",
@@ -25,7 +25,7 @@ def report(parser: Parser) -> None:
 
 @command(
     "compare",
-    "gossamer.cli.reports:compare",
+    "gossamer.cli.commands.report:compare",
     "gossamer compare runs/figure1",
     "gossamer compare runs/ring runs/grid --target 0.01",
     "gossamer compare BEER-seed0.jsonl DSGD-seed0.jsonl --metric accuracy --json | jq '.methods[].bits.mean'",

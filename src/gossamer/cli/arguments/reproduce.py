@@ -7,7 +7,7 @@ WHAT = ("fig1", "fig2", "fig3", "fig4", "fig5", "rates", "all", "exactness", "th
 
 @command(
     "reproduce",
-    "gossamer.cli.reproduce:reproduce",
+    "gossamer.cli.commands.reproduce:reproduce",
     "gossamer reproduce fig1 --data-dir data/",
     "gossamer reproduce fig1 --as-published",
     "gossamer reproduce fig5 --device cuda",

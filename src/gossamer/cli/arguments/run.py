@@ -3,7 +3,7 @@
 from gossamer.cli.arguments.base import Parser, add_experiment, add_output, command
 
 
-@command("demo", "gossamer.cli.experiments:demo", "gossamer demo", "gossamer demo -o talk/ --json")
+@command("demo", "gossamer.cli.commands.run:demo", "gossamer demo", "gossamer demo -o talk/ --json")
 def demo(parser: Parser) -> None:
     """Compare BEER, CHOCO-SGD, DSGD and D2 on real data that needs no download.
 
@@ -15,7 +15,7 @@ def demo(parser: Parser) -> None:
 
 @command(
     "run",
-    "gossamer.cli.experiments:run",
+    "gossamer.cli.commands.run:run",
     "gossamer run my.toml",
     "gossamer run figure1 --data-dir data/ -o fig1/",
     "gossamer run my.toml --resume                     after Ctrl-C, or a crash",

@@ -5,7 +5,7 @@ from gossamer.cli.arguments.base import DATA_DIR, Parser, command
 
 @command(
     "theory",
-    "gossamer.cli.theory:theory",
+    "gossamer.cli.commands.theory:theory",
     "gossamer theory",
     "gossamer theory --graph grid:2,5 --weights fdla --compressor gsgd:5 --problem a9a --data-dir data/",
     "gossamer theory --problem quadratic --compressor top_k:0.1 --json | jq .certified",

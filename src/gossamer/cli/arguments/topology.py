@@ -5,7 +5,7 @@ from gossamer.cli.arguments.base import Parser, command
 
 @command(
     "topology",
-    "gossamer.cli.network:topology",
+    "gossamer.cli.commands.topology:topology",
     "gossamer topology",
     "gossamer topology ring --clients 40 --weights fdla",
     "gossamer topology grid:8,5 --compare",

@@ -5,7 +5,7 @@ from gossamer.cli.arguments.base import DATA_DIR, Parser, command
 
 @command(
     "tune",
-    "gossamer.cli.tuning:tune_spec",
+    "gossamer.cli.commands.tune:tune_spec",
     "gossamer tune my.toml",
     "gossamer tune my.toml --method BEER --trials 100 --rounds 500 -o best.toml",
     "gossamer tune figure1 --data-dir data/ --json | jq '.methods[].best'",

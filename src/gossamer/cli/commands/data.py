@@ -1,0 +1,209 @@
+"""Data sets and how they are shared out: `gossamer data list`, `fetch`, `check`, `describe`."""
+
+import argparse
+import contextlib
+import inspect
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+from rich.table import Table
+
+from gossamer import registry
+from gossamer.cli.lines import complain, note, results
+from gossamer.cli.output import check_picture, console, first_paragraph, waiting
+from gossamer.errors import InputError
+from gossamer.problems import load, logistic_regression, softmax_regression
+from gossamer.problems.data.datasets import find, find_in, fits, folders
+from gossamer.problems.data.download import fetch as fetch_file
+from gossamer.problems.data.download import showing
+from gossamer.problems.data.partition import split
+from gossamer.problems.data.sources import FILES
+from gossamer.report import shares_figure
+
+
+@contextlib.contextmanager
+def downloads(quiet: bool = False) -> Iterator[None]:
+    """Whatever is fetched inside draws a bar on a terminal, and writes a line a file into a pipe."""
+    if quiet:
+        yield
+    elif sys.stderr.isatty():
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            DownloadColumn(),
+            TransferSpeedColumn(),
+            TimeRemainingColumn(),
+        )
+        with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
+            tasks: dict[str, Any] = {}
+
+            def show(name: str, done: int, total: int | None) -> None:
+                if name not in tasks:
+                    tasks[name] = bars.add_task(escape(name), total=total)
+                bars.update(tasks[name], completed=done, total=total)
+
+            with showing(show):
+                yield
+    else:
+        told: set[str] = set()
+
+        def tell(name: str, done: int, total: int | None) -> None:
+            if name not in told:
+                note(f"Fetching {name}" + (f", {total / 1e6:.1f} MB" if total else ""))
+            told.add(name)
+
+        with showing(tell):
+            yield
+
+
+def list_data(options: argparse.Namespace) -> int:
+    """`gossamer data list`."""
+    rows = []
+    for name in registry.datasets:
+        factory: Any = registry.datasets.get(name)
+        there = [find(name, file, options.data_dir) for file in FILES.get(name, ())]
+        if name in FILES:
+            kind = "here" if all(there) else "to be fetched"
+        else:  # what takes settings makes its rows of them
+            kind = "made up" if inspect.signature(factory).parameters else "embedded"
+        folder = str(there[0].parent) if there and there[0] is not None else None
+        rows.append({"name": name, "where": kind, "folder": folder, "about": first_paragraph(factory)})
+    with results():
+        if options.json:
+            print(json.dumps(rows, indent=2))
+            return 0
+        table = Table(header_style="bold")
+        for heading in ("name", "where", "what it is"):
+            table.add_column(heading, no_wrap=heading == "name")
+        for row in rows:
+            table.add_row(str(row["name"]), escape(str(row["folder"] or row["where"])), escape(str(row["about"])))
+        console().show(table)
+        console().print(
+            "Any LIBSVM file can be given by its path (plain, .xz, .bz2, .gz; test rows in NAME.t beside it).",
+            soft_wrap=True,
+        )
+    return 0
+
+
+def fetch(options: argparse.Namespace) -> int:
+    """`gossamer data fetch`."""
+    name = registry.normal(options.name)
+    if name not in FILES:
+        known = "needs no files" if name in registry.datasets.names() else f"is not known; there are {', '.join(FILES)}"
+        raise InputError(f"The data set {options.name!r} {known}.")
+    folder = Path(options.data_dir).expanduser() if options.data_dir else folders()[-1]
+    with downloads(options.quiet):
+        for file in FILES[name]:
+            there = find_in(folder, name, file)
+            if there is not None and fits(there, file):
+                note(f"{there} is there already.")
+                continue
+            path = fetch_file(file, folder / name)
+            with results():
+                print(path)
+    return 0
+
+
+def check(options: argparse.Namespace) -> int:
+    """`gossamer data check`."""
+    rows = []
+    with waiting("Checking"):
+        for name, files in FILES.items():
+            for file in files:
+                path = find(name, file, options.data_dir)
+                state = "missing" if path is None else "right" if fits(path, file) else "damaged"
+                rows.append(
+                    {"data": name, "file": file.name, "path": None if path is None else str(path), "state": state}
+                )
+    with results():
+        if options.json:
+            print(json.dumps(rows, indent=2))
+        else:
+            table = Table(header_style="bold")
+            for heading in ("data set", "file", "state", "path"):
+                table.add_column(heading)
+            for row in rows:
+                table.add_row(row["data"], row["file"], row["state"], escape(row["path"] or "-"))
+            console().show(table)
+    damaged = [row["path"] for row in rows if row["state"] == "damaged"]
+    return complain(f"Damaged: {', '.join(map(str, damaged))}; fetch again.", 1) if damaged else 0
+
+
+def describe(options: argparse.Namespace) -> int:
+    """`gossamer data describe`."""
+    picture = None if options.draw is None else check_picture(options.draw)
+    with downloads(), waiting("Reading the data"):
+        dataset = load(options.data, options.data_dir)
+        classes = dataset.classes("A description")
+        shares = split(dataset.labels, options.clients, options.partition, options.seed, equal=not options.all_rows)
+        common: dict[str, Any] = {
+            "clients": options.clients, "partition": options.partition, "seed": options.seed,
+            "equal": not options.all_rows, "nonconvex": 0.0,
+        }  # fmt: skip
+        problem = (logistic_regression if len(classes) == 2 else softmax_regression)(dataset, **common)
+        heterogeneity = problem.heterogeneity()
+    counts = np.stack(
+        [np.bincount(np.searchsorted(classes, dataset.labels[s]), minlength=len(classes)) for s in shares]
+    )
+    names = [f"{value:g}" for value in classes]
+    result = {
+        "data": dataset.name,
+        "partition": options.partition,
+        "rows": len(dataset.labels),
+        "features": int(dataset.features[0].size),
+        "test_rows": 0 if dataset.test_labels is None else len(dataset.test_labels),
+        "dropped": int(len(dataset.labels) - counts.sum()),
+        "labels": names,
+        "clients": counts.tolist(),
+        "heterogeneity": heterogeneity,
+    }
+    if picture is not None:
+        with waiting("Drawing"):
+            title = f"{dataset.name}, {options.partition}, {options.clients} clients: heterogeneity {heterogeneity:.3g}"
+            shares_figure(counts, names, picture, title)
+    with results():
+        if options.json:
+            print(json.dumps(result, indent=2, allow_nan=False))
+            return 0
+        out = console()
+        out.show(_table(counts, names, f"{dataset.name}, {options.partition}", out.width))
+        out.print(
+            f"{result['rows']:,} rows of {result['features']:,} features, {result['dropped']:,} of them dropped; "
+            f"{result['test_rows']:,} test rows.\nHeterogeneity (mean of ||grad f_i - grad f||^2 at 0): "
+            f"{heterogeneity:.4g}",
+            highlight=False,
+        )
+        if picture is not None:
+            out.print(f"Picture: {escape(str(picture))}", highlight=False, soft_wrap=True)
+    return 0
+
+
+def _table(counts: Any, names: list[str], title: str, width: int) -> Table:
+    """Rows and shares; of many labels, the most frequent ones of each client."""
+    table = Table(title=escape(title), header_style="bold")
+    table.add_column("client", justify="right")
+    table.add_column("rows", justify="right")
+    wide = len(names) <= 12 and width >= 9 * len(names) + 35
+    for name in names if wide else ["labels"]:
+        table.add_column(name, justify="right" if wide else "left")
+    table.add_column("", no_wrap=True)
+    marks = "▁▂▃▄▅▆▇█"
+    shown = counts if len(counts) <= 60 else counts[:60]
+    for client, row in enumerate(shown):
+        share = row / max(1, row.sum())
+        cells = [f"{value:.1%}" if value else "-" for value in share]
+        if not wide:
+            order = np.argsort(-share, kind="stable")[: max(3, (width - 40) // 9)]
+            cells = [", ".join(f"{names[i]}: {share[i]:.0%}" for i in order if share[i] > 0)]
+        bars = "".join(marks[int(np.ceil(value * 8)) - 1] if value else " " for value in share[:60])
+        table.add_row(str(client), f"{int(row.sum()):,}", *cells, bars)
+    if len(counts) > len(shown):
+        table.caption = f"and {len(counts) - len(shown):,} more clients; --json shows all"
+    return table

@@ -1,0 +1,126 @@
+"""Running experiments: `gossamer demo`, `gossamer run`."""
+
+import argparse
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.markup import escape
+
+from gossamer.cli.commands.data import downloads
+from gossamer.cli.lines import complain, note, results, stop_signals
+from gossamer.cli.output import console, progress_hooks, resume_news, waiting
+from gossamer.errors import InputError, RunError, StoppedError, check_integer, check_positive
+from gossamer.lock import alone_in
+from gossamer.paper import shipped_spec, spec_path
+from gossamer.records.record import Record
+from gossamer.report import convergence_figure, result_table, summarize
+from gossamer.runtime.experiment import Experiment, prepare
+from gossamer.spec import load_spec
+
+_FIGURE = "convergence.png"
+
+
+def demo(options: argparse.Namespace) -> int:
+    """`gossamer demo`."""
+    experiment = prepare(load_spec(shipped_spec("demo")))
+    folder = Path(options.output or "gossamer-demo")
+    make_room(folder, experiment, force=options.output is None)
+    return _simulate(experiment, folder, options)
+
+
+def run(options: argparse.Namespace) -> int:
+    """`gossamer run`."""
+    if options.target is not None:
+        check_positive("target", options.target)
+    path = spec_path(options.spec)
+    spec = load_spec(path)
+    with downloads(options.quiet), waiting("Reading the data, working out the weights", options.quiet):
+        experiment = prepare(spec, data_dir=options.data_dir, device=options.device)
+    folder = Path(options.output or Path("runs") / path.stem)
+    if options.checkpoint_every is not None:
+        check_integer("checkpoint-every", options.checkpoint_every, 1)
+    folder.mkdir(parents=True, exist_ok=True)
+    with alone_in(folder):
+        make_room(folder, experiment, force=options.force, resume=options.resume)
+        return _simulate(experiment, folder, options, checkpoint_every=options.checkpoint_every, resume=options.resume)
+
+
+def _simulate(experiment: Experiment, folder: Path, options: argparse.Namespace, **saving: Any) -> int:
+    try:
+        with (
+            resume_news(options.quiet),
+            progress_hooks(experiment, options.quiet) as hooks,
+            stop_signals() as should_stop,
+        ):
+            runs = experiment.run(folder, should_stop=should_stop, **saving, **hooks)
+        return show_results([run.record for run in runs], experiment, folder, options)
+    except StoppedError as error:
+        raise StoppedError(f"{error} Go on with `gossamer run ... -o {folder} --resume`.") from None
+    except (MemoryError, RuntimeError, OSError) as error:
+        reason = str(error).strip().split("\n")[0].rstrip(".") or type(error).__name__
+        if isinstance(error, RuntimeError) and "memory" not in reason:
+            raise
+        raise RunError(f"The run could not be finished: {reason}; what was measured is in '{folder}'.") from None
+
+
+def show_results(records: Sequence[Record], experiment: Experiment, folder: Path, options: argparse.Namespace) -> int:
+    """Draw the figure, print the table, and say which runs diverged, if any: the exit code is 1 then."""
+    figure = folder / _FIGURE
+    convergence_figure(records, figure, experiment.spec.name)
+    with results():
+        _print_results(records, experiment, folder, figure, as_json=options.json, target=vars(options).get("target"))
+    for record in records:
+        if record.diverged:
+            complain(record.diverged, 1)
+    return 1 if any(record.diverged for record in records) else 0
+
+
+def make_room(folder: Path, experiment: Experiment, *, force: bool, resume: bool = False) -> None:
+    """Make room for what a run will write, and refuse to overwrite anything unless told to."""
+    copy, text = folder / "spec.toml", experiment.spec.text
+    there = [folder / name for name in [*experiment.file_names, _FIGURE] if (folder / name).exists()]
+    if not force and not resume and there:
+        raise InputError(
+            f"'{there[0]}' exists already; give another folder with -o, replace it with --force, or --resume it."
+        )
+    is_other = not force and copy.exists() and copy.read_text(encoding="utf-8", errors="replace") != text
+    if resume and is_other:
+        return  # comments may have changed; where a setting has, the run says which, and leaves everything as it is
+    if is_other:
+        raise InputError(f"'{copy}' is another spec; give another folder with -o, or replace it with --force.")
+    folder.mkdir(parents=True, exist_ok=True)
+    for path in there if not resume else ():
+        path.unlink()
+    others = sorted(path for path in folder.glob("*.jsonl") if path.name not in experiment.file_names)
+    if force and others:  # what this run does not write is not its to remove
+        more = f" and {len(others) - 1} more" if len(others) > 1 else ""
+        note(f"gossamer: '{others[0]}'{more} stay here from an earlier run; remove what reports are not to show.")
+    try:
+        copy.write_text(text, encoding="utf-8")
+    except OSError as error:  # of a disk that fills up while a file is written, the system does not say which file
+        raise OSError(error.errno, error.strerror, str(copy)) from None
+
+
+def _print_results(
+    records: Sequence[Record],
+    experiment: Experiment,
+    folder: Path,
+    figure: Path,
+    *,
+    as_json: bool,
+    target: float | None,
+) -> None:
+    summary = summarize(records, target)
+    if as_json:
+        result = {"name": experiment.spec.name, "folder": str(folder), "figure": str(figure), "methods": summary}
+        print(json.dumps(result, indent=2, allow_nan=False))
+        return
+    out = console()
+    out.show(result_table(summary, experiment.spec.name))
+    seeds = len(experiment.spec.seeds)
+    over = f"Means over {seeds} seeds; losses" if seeds > 1 else "Losses"
+    said = f"{over}, norms, accuracies and consensus are averaged over the last tenth of the evaluations; best in bold."
+    out.print(said, soft_wrap=True)
+    out.print(f"Figure:  {escape(str(figure))}\nRecords: {escape(str(folder))}", highlight=False, soft_wrap=True)

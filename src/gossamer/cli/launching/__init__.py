@@ -1,0 +1,1 @@
+"""What `gossamer launch` is made of."""

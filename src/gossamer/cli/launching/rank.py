@@ -1,0 +1,174 @@
+"""One rank of `gossamer launch`: a process that a launcher, or torchrun, starts."""
+
+import argparse
+import contextlib
+import errno
+import logging
+import os
+import socket
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import NoReturn
+
+import torch
+from rich.markup import escape
+
+from gossamer.cli.commands.run import make_room, show_results
+from gossamer.cli.launching.events import LAUNCHED, Event, Launcher
+from gossamer.cli.lines import complain, results, stop_signals
+from gossamer.cli.output import NEWS, console, launch_progress
+from gossamer.errors import GossamerError, InputError, RunError, StoppedError
+from gossamer.lock import alone_in
+from gossamer.paper import spec_path
+from gossamer.records.record import Record, read_record, record_name
+from gossamer.report import links_table, write_links
+from gossamer.runtime.experiment import Experiment, prepare
+from gossamer.runtime.processes.worker import Work, work
+from gossamer.spec import load_spec
+
+logger = logging.getLogger("gossamer")
+
+
+def prepared(options: argparse.Namespace, device: str | None) -> Experiment:
+    """What the spec names, built and checked."""
+    spec = load_spec(spec_path(options.spec))
+    if spec.omegas:
+        raise InputError("`omegas` are recorded where all clients are in one process: by `gossamer run`; leave it out.")
+    return prepare(spec, data_dir=options.data_dir, device=device)
+
+
+def finished_records(folder: Path, experiment: Experiment) -> list[Record] | None:
+    """The records of all runs, if all are over."""
+    paths = [folder / record_name(label, seed) for label in experiment.methods for seed in experiment.spec.seeds]
+    if not all(path.exists() for path in paths):
+        return None
+    records = [read_record(path) for path in paths]
+    return records if all(record.end is not None for record in records) else None
+
+
+def show_launched(records: Sequence[Record], experiment: Experiment, folder: Path, options: argparse.Namespace) -> int:
+    """What `gossamer run` shows, and the account of the links."""
+    write_links(records, folder / "links.csv")
+    code = show_results(records, experiment, folder, options)
+    out = console()
+    table = links_table(records)
+    if table is not None and not options.json:
+        with results():
+            out.show(table)
+            out.print(f"Links:   {escape(str(folder / 'links.csv'))}", highlight=False, soft_wrap=True)
+    return code
+
+
+def be_a_rank(options: argparse.Namespace, folder: Path) -> int:
+    """One client of the run, in a process that a launcher or torchrun started."""
+    rank = int(os.environ["RANK"])
+    launcher = Launcher(rank) if os.environ.get(LAUNCHED) == "1" else None
+    attempt = int(os.environ.get("GOSSAMER_ATTEMPT") or os.environ.get("TORCHELASTIC_RESTART_COUNT") or "0")
+    try:
+        _log(folder / "logs", rank, launcher)
+        logger.info("Rank %d of %s, attempt %d, process %d.", rank, os.environ["WORLD_SIZE"], attempt, os.getpid())
+        return _work(options, folder, rank, attempt, launcher)
+    except StoppedError as error:
+        logger.info(str(error))
+        _leave(launcher, Event("end", rank, str(error)))
+    except GossamerError as error:
+        logger.error(str(error))
+        _leave(launcher, Event("end", rank, str(error), code=1 if isinstance(error, RunError) else 2))
+    except OSError as error:
+        sentence = _file_error(rank, folder, error)
+        logger.error(sentence)
+        _leave(launcher, Event("end", rank, sentence, code=1))
+    except Exception as error:
+        logger.exception("Rank %d ended by an error of its own.", rank)
+        reason = str(error).strip().split("\n")[0]
+        _leave(launcher, Event("end", rank, f"Rank {rank} ended by {type(error).__name__}: {reason}", code=1))
+
+
+def _log(logs: Path, rank: int, launcher: Launcher | None) -> None:
+    logs.mkdir(parents=True, exist_ok=True)
+    handlers: list[logging.Handler] = [logging.FileHandler(logs / f"rank{rank}.log")]
+    handlers[0].setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    if launcher is not None:
+        handlers.append(_News(launcher))
+    for handler in handlers:
+        logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+
+
+class _News(logging.Handler):
+    """Tells the launcher where a run goes on, and which checkpoints could not be used."""
+
+    def __init__(self, launcher: Launcher) -> None:
+        super().__init__()
+        self.launcher = launcher
+        self.addFilter(lambda record: any(mark in record.getMessage() for mark in NEWS))
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.launcher.tell(Event("note", self.launcher.rank, record.getMessage()))
+
+
+def _file_error(rank: int, folder: Path, error: OSError) -> str:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        where = f"'{error.filename or folder.absolute()}' on {socket.gethostname()}"
+        return f"Rank {rank} cannot write {where}: there is no room left on the disk; make some."
+    where = f" '{error.filename}'" if error.filename else ""
+    return f"Rank {rank} cannot write or read{where}: {error.strerror or error}."
+
+
+def _leave(launcher: Launcher | None, end: Event) -> NoReturn:
+    """End now: what gloo still has under way would make an ordinary end wait for neighbours that are gone."""
+    if launcher is not None:
+        launcher.tell(end)
+    elif end.code:
+        complain(end.sentence, end.code)
+    with contextlib.suppress(OSError, ValueError):  # a disk that is full
+        logging.shutdown()
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(end.code)
+
+
+def _work(options: argparse.Namespace, folder: Path, rank: int, attempt: int, launcher: Launcher | None) -> int:
+    device = options.device
+    if device == "cuda" and torch.cuda.is_available():
+        device = f"cuda:{int(os.environ.get('LOCAL_RANK', '0')) % torch.cuda.device_count()}"
+    experiment = prepared(options, device)
+    is_on_its_own = launcher is None and rank == 0  # nobody else makes room, or shows results
+    with contextlib.ExitStack() as stack:
+        if is_on_its_own:
+            stack.enter_context(alone_in(folder))
+            if attempt == 0:
+                make_room(folder, experiment, force=options.force, resume=options.resume)
+        is_signalled = stack.enter_context(stop_signals(loud=False))
+        how = Work(
+            folder=folder,
+            timeout=options.timeout,
+            checkpoint_every=options.checkpoint_every,
+            resume=options.resume or attempt > 0,
+            is_reporter=os.environ.get("GOSSAMER_REPORTER") == "1",
+            transport=options.transport,
+            tensorboard=None if options.tensorboard is None else Path(options.tensorboard),
+            progress=stack.enter_context(_telling(rank, experiment, options, launcher)),
+            should_stop=lambda: is_signalled() or (launcher is not None and launcher.wants_stop),
+        )
+        work(experiment, how)
+        records = finished_records(folder, experiment) if is_on_its_own else None
+        return 0 if records is None else show_launched(records, experiment, folder, options)
+
+
+@contextlib.contextmanager
+def _telling(
+    rank: int, experiment: Experiment, options: argparse.Namespace, launcher: Launcher | None
+) -> Iterator[Callable[[str, int, int], None] | None]:
+    """How a rank tells of its progress: rank 0 on the terminal, or one rank of the first host to its launcher."""
+    is_first = rank == 0
+    if launcher is not None:
+        is_first = os.environ.get("GOSSAMER_REPORTER") == "1" and os.environ.get("LOCAL_RANK") == "0"
+    if not is_first or options.quiet:
+        yield None
+    elif launcher is None:
+        with launch_progress(experiment, options.quiet) as show:
+            yield show
+    else:
+        yield lambda label, seed, done: launcher.tell(Event("progress", rank, label=label, seed=seed, done=done))

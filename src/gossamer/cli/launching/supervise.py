@@ -1,0 +1,113 @@
+"""Watching the ranks of a launch until all have ended: progress, stop requests, failures and restarts."""
+
+import contextlib
+import queue
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from gossamer.cli.launching.events import Event
+from gossamer.cli.launching.fleet import Fleet
+
+_POLL_SECONDS = 0.1
+_GRACE_SECONDS = 3.0  # for ranks to say what they know of a failure, after the first of them has ended
+
+
+@dataclass
+class Outcome:
+    """How one attempt ended."""
+
+    ends: dict[int, Event] = field(default_factory=dict)
+    """What ranks said of their end."""
+    codes: dict[int, int] = field(default_factory=dict)
+    """Exit codes by rank; -1 for torchrun."""
+    killed: set[int] = field(default_factory=set)
+    """Ranks that the launcher ended after a failure."""
+    was_asked: bool = False
+    """Whether someone asked the run to stop."""
+
+    @property
+    def is_good(self) -> bool:
+        """Whether every process ended without an error."""
+        return not any(self.codes.values())
+
+    @property
+    def is_mistaken(self) -> bool:
+        """Whether the input was refused, so that another attempt would end in the same way."""
+        return any(event.code == 2 for event in self.ends.values())
+
+    def crashes(self) -> list[str]:
+        """A sentence for each rank that ended without a word."""
+        found = []
+        for rank, code in sorted(self.codes.items()):
+            if code == 0 or rank in self.ends or rank in self.killed:
+                continue
+            who = f"Rank {rank}" if rank >= 0 else "torchrun"
+            how = f"ended with exit code {code}"
+            if code < 0:
+                with contextlib.suppress(ValueError):
+                    how = f"was ended by {signal.Signals(-code).name}"
+            found.append(f"{who} {how}.")
+        return found
+
+
+def supervise(
+    fleet: Fleet,
+    restarts: int,
+    show: Callable[[Event], None],
+    should_stop: Callable[[], bool],
+    say: Callable[[str], None],
+) -> Outcome:
+    """Run until every rank has ended; start all of them again, so many times, if one fails.
+
+    `show` hears of progress and notes, and `say` of restarts.
+    """
+    for attempt in range(restarts + 1):
+        outcome = _attempt(fleet, attempt, show, should_stop)
+        if outcome.is_good or outcome.is_mistaken or outcome.was_asked or attempt == restarts:
+            break
+        reasons = [*outcome.crashes(), *(end.sentence for end in outcome.ends.values())]
+        say(f"{reasons[0]} All ranks start again from their checkpoints ({attempt + 1} of {restarts} restarts).")
+    return outcome
+
+
+def _attempt(fleet: Fleet, attempt: int, show: Callable[[Event], None], should_stop: Callable[[], bool]) -> Outcome:
+    outcome = Outcome()
+    failed_at: float | None = None
+    is_running, is_killed = True, False
+
+    def handle(event: Event) -> None:
+        nonlocal failed_at
+        if event.kind in ("progress", "note"):
+            show(event)
+            return
+        if event.kind == "end":
+            outcome.ends[event.rank] = event
+        elif event.kind == "exit":
+            outcome.codes[event.rank] = event.code
+            if is_killed:
+                outcome.killed.add(event.rank)
+        if event.code and failed_at is None and not fleet.restarts_itself:
+            failed_at = time.monotonic()
+
+    try:
+        fleet.start(attempt)
+        while is_running:
+            is_running = fleet.poll()
+            with contextlib.suppress(queue.Empty):
+                handle(fleet.events.get(timeout=_POLL_SECONDS if is_running else 0))
+                while True:
+                    handle(fleet.events.get_nowait())
+            if should_stop() and not outcome.was_asked:
+                outcome.was_asked = True
+                fleet.ask_to_stop()
+            if failed_at is not None and time.monotonic() > failed_at + _GRACE_SECONDS and not is_killed:
+                is_killed = True
+                fleet.kill()
+    finally:
+        fleet.end()
+    with contextlib.suppress(queue.Empty):
+        while True:
+            handle(fleet.events.get_nowait())
+    return outcome

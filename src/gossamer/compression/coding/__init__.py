@@ -1,0 +1,1 @@
+"""Integers as bits: the coders under the messages."""

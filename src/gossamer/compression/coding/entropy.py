@@ -1,0 +1,368 @@
+"""Entropy coding of integers: a symbol model that costs a byte or little more, and an ANS coder (constriction).
+
+An integer's size falls into a bucket, which the model knows, and the bits below it, which are taken as they come: sizes
+under 32 are buckets of their own, above that four buckets share each power of two. Where most integers are zero, the
+gaps between the others are coded in place of the zeros, so that time and bits go where the information is.
+
+A model is a table of integer frequencies that sender and receiver build alike, from one of
+
+- a byte that names one of 250 tables made beforehand: bell curves of five shapes and fifty widths. It costs next to
+  nothing, and suits short messages;
+- a byte a bucket: the histogram itself, each frequency kept to four bits of precision.
+
+Tables are made of integers and the four exact operations of IEEE 754 alone, so every machine makes the same.
+"""
+
+from enum import Enum
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from gossamer.compression.coding.wire import Reader, varint
+from gossamer.errors import CodecError
+
+Integers = npt.NDArray[Any]
+Floats = npt.NDArray[np.float64]
+
+_DIRECT = 32  # sizes below this are buckets of their own
+_PER_OCTAVE = 4
+_BUCKETS = _DIRECT + _PER_OCTAVE * 27  # sizes below 2^32
+_TOTAL = 1 << 16  # what the frequencies of a table add up to
+_SPARSE, _HISTOGRAM = 254, 255  # first bytes that do not name a table
+_SPARSE_BELOW = 0.25  # share of non-zero integers under which gaps are coded
+
+
+class Style(Enum):
+    """How a symbol joins a bucket and a sign."""
+
+    UNSIGNED = 0  # no sign
+    SIGNED = 1  # a sign for every bucket but zero's
+    NONZERO = 2  # a sign for every bucket: sizes count from one
+
+
+def encode_unsigned(values: Integers) -> bytes:
+    """The bytes of a row of non-negative integers; who decodes them must know their number."""
+    return _finish([_Section.of(values, None, Style.UNSIGNED)])
+
+
+def decode_unsigned(data: bytes, count: int) -> npt.NDArray[np.int64]:
+    """Read back what `encode_unsigned` wrote."""
+    reader = Reader(data)
+    model, table = _read_model(reader, reader.take(1)[0], Style.UNSIGNED)
+    coder = _decoder(reader)
+    sizes = _pop(coder, model, table, count, Style.UNSIGNED)
+    _check_empty(coder)
+    return sizes
+
+
+def encode_signed(values: Integers, highest: int) -> bytes:
+    """The bytes of a row of integers of size `highest` at the most; who decodes them must know their number."""
+    nonzero = np.count_nonzero(values)
+    if nonzero >= _SPARSE_BELOW * len(values):
+        return _finish([_Section.of_signed(values, highest)])
+    if nonzero == 0:
+        return bytes([_SPARSE]) + varint(0)
+    places = np.flatnonzero(values)
+    kept = values[places].astype(np.int64)
+    gaps = np.diff(places, prepend=-1) - 1
+    sections = [_Section.of(gaps, None, Style.UNSIGNED), _Section.of(np.abs(kept) - 1, kept < 0, Style.NONZERO)]
+    return bytes([_SPARSE]) + varint(len(kept)) + _finish(sections)
+
+
+def decode_signed(data: bytes, count: int) -> npt.NDArray[np.int64]:
+    """Read back what `encode_signed` wrote."""
+    reader = Reader(data)
+    first = reader.take(1)[0]
+    if first != _SPARSE:
+        model, table = _read_model(reader, first, Style.SIGNED)
+        coder = _decoder(reader)
+        signed = _pop(coder, model, table, count, Style.SIGNED)
+        _check_empty(coder)
+        return signed
+    values = np.zeros(count, np.int64)
+    kept = reader.varint()
+    if kept >= max(1, _SPARSE_BELOW * count):
+        raise CodecError(f"{kept} non-zero integers of {count} are not few.")
+    if kept == 0:
+        reader.end()
+        return values
+    models = [_read_model(reader, reader.take(1)[0], style) for style in (Style.UNSIGNED, Style.NONZERO)]
+    coder = _decoder(reader)
+    gaps = _pop(coder, *models[0], kept, Style.UNSIGNED)
+    signed = _pop(coder, *models[1], kept, Style.NONZERO)
+    _check_empty(coder)
+    places = np.cumsum(gaps + 1) - 1
+    if places[-1] >= count or (gaps >= count).any():
+        raise CodecError(f"A place beyond the last of {count}.")
+    values[places] = signed
+    return values
+
+
+# --- buckets ---
+
+
+def _extra_bits(bucket: int) -> int:
+    """Bits below the bucket."""
+    return 0 if bucket < _DIRECT else (bucket - _DIRECT) // _PER_OCTAVE + 3
+
+
+def _lowest(bucket: int) -> int:
+    """The smallest size in a bucket."""
+    if bucket < _DIRECT:
+        return bucket
+    octave, part = divmod(bucket - _DIRECT, _PER_OCTAVE)
+    return (_PER_OCTAVE + part) << (octave + 3)
+
+
+def _bucket_of(sizes: Integers) -> Integers:
+    if len(sizes) == 0 or sizes.max() < _DIRECT:
+        return sizes
+    exponent = np.frexp(sizes.astype(np.float64))[1] - 1  # exact below 2^53
+    shift = np.maximum(exponent - 2, 0)
+    return np.where(
+        sizes < _DIRECT, sizes, _DIRECT + _PER_OCTAVE * (exponent - 5) + (sizes.astype(np.int64) >> shift) - _PER_OCTAVE
+    )
+
+
+_ZIGZAG = np.array([2 * v if v >= 0 else -2 * v - 1 for v in [*range(_DIRECT), *range(-_DIRECT, 0)]], np.int32)
+"""The symbol of a small signed value; a negative value counts from the end of the table, as an index does."""
+_ZAGZIG = np.array([-(s + 1) // 2 if s % 2 else s // 2 for s in range(2 * _DIRECT - 1)], np.int64)
+"""The value of a symbol."""
+
+
+def _groups(buckets: Integers, counts: Integers) -> list[tuple[int, Integers]]:
+    """For each bucket with bits below it, rising: where its members stand."""
+    if len(counts) <= _DIRECT:
+        return []
+    order = np.argsort(buckets.astype(np.uint8), kind="stable")
+    ends = np.cumsum(counts)
+    return [(b, order[ends[b] - counts[b] : ends[b]]) for b in range(_DIRECT, len(counts)) if counts[b]]
+
+
+class _Section(NamedTuple):
+    """A run of symbols under one model, and the bits below their buckets."""
+
+    symbols: npt.NDArray[np.int32]
+    counts: Integers  # of each bucket
+    extras: list[tuple[int, npt.NDArray[np.int32]]]  # for each bucket that has some: their number of bits, and the bits
+    style: Style
+
+    @classmethod
+    def of(cls, sizes: Integers, negative: npt.NDArray[np.bool_] | None, style: Style) -> "_Section":
+        buckets = _bucket_of(sizes)
+        symbols = buckets if negative is None else 2 * buckets + (negative if style is Style.NONZERO else -1 * negative)
+        counts = np.bincount(buckets)
+        extras = [
+            (_extra_bits(b), (sizes[places] - _lowest(b)).astype(np.int32)) for b, places in _groups(buckets, counts)
+        ]
+        return cls(symbols.astype(np.int32), counts, extras, style)
+
+    @classmethod
+    def of_signed(cls, values: Integers, highest: int) -> "_Section":
+        """As `of`, for values with zeros among them; small ones take few passes."""
+        if highest >= _DIRECT:
+            return cls.of(np.abs(values.astype(np.int64)), values < 0, Style.SIGNED)
+        symbols = _ZIGZAG[values]
+        both = np.bincount(symbols, minlength=2 * highest + 1)
+        counts = both[0::2].copy()
+        counts[1:] += both[1::2]
+        return cls(symbols, counts, [], Style.SIGNED)
+
+
+# --- models ---
+
+_SHAPES, _WIDTHS = 5, 50
+_ROOT_2 = 1.4142135623730951
+
+
+@cache
+def _tables() -> npt.NDArray[np.int64]:
+    """Frequencies of every bucket (columns) under every bell curve (rows)."""
+    widths = np.array([2.0 ** (j // 2 - 5) * (_ROOT_2 if j % 2 else 1.0) for j in range(_WIDTHS)])
+    weights = np.zeros((_SHAPES * _WIDTHS, _BUCKETS))
+    # A size is a real number rounded up or down at random: y counts for floor(y) with 1 - frac(y), else for the next.
+    grid = [((i + 0.5) / 1024, 1 / 1024) for i in range(1024)] + [
+        (1 + (i + 0.5) / 16, 1 / 16) for i in range(16 * (_DIRECT - 1))
+    ]
+    for y, step in grid:
+        density, whole = _density(y, widths) * step, int(y)
+        weights[:, whole] += density * (1 - (y - whole))
+        weights[:, whole + 1] += density * (y - whole)
+    for bucket in range(_DIRECT, _BUCKETS):
+        width = 1 << _extra_bits(bucket)
+        weights[:, bucket] += _density(_lowest(bucket) + width / 2, widths) * width
+    total = np.add.accumulate(weights, axis=1)[:, -1:]  # one after another, so in the same order everywhere
+    return _normalized(np.floor(weights / total * 2.0**40).astype(np.int64) + 1)
+
+
+def _density(y: float, widths: Floats) -> Floats:
+    """Five shapes, from heavy tails to none: 1/(1 + y^2/...)^(1, 2, 4, 16) and 1/(1 + y/...)^16."""
+    z = y / widths
+    rows = []
+    for power in (1, 2, 4, 16):
+        base, value = 1 / (1 + z * z / (2 * power - 1)), np.ones_like(z)
+        for _ in range(power):
+            value = value * base
+        rows.append(value)
+    base, value = 1 / (1 + z / 16), np.ones_like(z)
+    for _ in range(16):
+        value = value * base
+    return np.concatenate([*rows, value])
+
+
+def _normalized(weights: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Rows of integer weights as frequencies that add up to _TOTAL; what is not zero stays so."""
+    total = weights.sum(axis=1, keepdims=True)
+    frequency = np.where(weights > 0, np.maximum(1, weights * _TOTAL // total), 0)
+    frequency[np.arange(len(frequency)), frequency.argmax(axis=1)] += _TOTAL - frequency.sum(axis=1)
+    return frequency
+
+
+_STEPS = np.array([0] + [(16 + byte % 16) << (byte // 16) for byte in range(1, 256)], np.int64)
+"""What a histogram's bytes stand for: zero, then weights some 3 to 6 % apart."""
+
+
+@cache
+def _costs() -> Floats:
+    """Bits that a symbol of each bucket (rows) costs under each table (columns), without its sign."""
+    return np.ascontiguousarray(-np.log2(_tables() / _TOTAL).T)
+
+
+_MEMO = 4096
+_N_LOG_N = np.array([0.0] + [n * np.log2(n) for n in range(1, _MEMO)])
+
+
+def _entropy(counts: Integers) -> float:
+    """Bits that the symbols take at the least, if their counts are known."""
+    total = int(counts.sum())
+    if total < _MEMO:
+        return float(_N_LOG_N[total] - _N_LOG_N[counts].sum())
+    present = counts[counts > 0]
+    return float((present * np.log2(total / present)).sum())
+
+
+_SHORT, _FITTING = 200, 3.0
+
+
+def _choose(symbols: Integers, counts: Integers) -> tuple[bytes, npt.NDArray[np.int64] | int]:
+    """The cheaper model: its bytes, and its table's number or its frequencies."""
+    by_table = counts.astype(np.float64) @ _costs()[: len(counts)]
+    best = int(by_table.argmin())
+    # A histogram takes 8 (1 + buckets) bits to send: of a short message with a fitting table it cannot pay for itself.
+    if by_table[best] < _FITTING * len(symbols) and len(symbols) < _SHORT:
+        return bytes([best]), best
+    used = int(counts.nonzero()[0][-1]) + 1
+    if by_table[best] <= _entropy(counts) + 8 * (1 + used):
+        return bytes([best]), best
+    counts = counts[:used]
+    scaled = counts * (float(_STEPS[-1]) / float(counts.max()))
+    codes = np.searchsorted((_STEPS[1:-1] + _STEPS[2:]) / 2, scaled) + 1
+    codes[counts == 0] = 0
+    return bytes([_HISTOGRAM, len(counts)]) + codes.astype(np.uint8).tobytes(), _normalized(_STEPS[codes][None])[0]
+
+
+def _read_model(reader: Reader, first: int, style: Style) -> tuple[Any, int]:
+    """The model that `_choose` wrote, and how many buckets it knows."""
+    if first < _SHAPES * _WIDTHS:
+        return _model_of_table(first, style), _BUCKETS
+    if first != _HISTOGRAM:
+        raise CodecError(f"There is no symbol model {first}.")
+    codes = np.frombuffer(reader.take(reader.take(1)[0]), np.uint8)
+    if len(codes) == 0 or len(codes) > _BUCKETS or codes[-1] == 0:
+        raise CodecError(f"A histogram of {len(codes)} buckets cannot be.")
+    return _model(_normalized(_STEPS[codes][None])[0], style), len(codes)
+
+
+@cache
+def _model_of_table(number: int, style: Style) -> Any:
+    return _model(_tables()[number], style)
+
+
+def _model(frequencies: npt.NDArray[np.int64], style: Style) -> Any:
+    """A constriction model; halves and sixteen-bit fractions are exact in float64, so it is the same everywhere."""
+    import constriction
+
+    p = frequencies / _TOTAL
+    if style is not Style.UNSIGNED:
+        p = np.repeat(p / 2, 2)
+        if style is Style.SIGNED:
+            p = np.concatenate([2 * p[:1], p[2:]])
+    if len(p) == 1:
+        p = np.array([p[0], 0.0])  # a model needs two symbols at least
+    return constriction.stream.model.Categorical(p, perfect=False)
+
+
+# --- the coder ---
+
+
+def _finish(sections: list[_Section]) -> bytes:
+    """Models in the clear, then one ANS stream; the coder is a stack, so what is read first goes in last."""
+    import constriction
+
+    chosen = [_choose(section.symbols, section.counts) for section in sections]
+    coder = constriction.stream.stack.AnsCoder()
+    for section, (_, table) in zip(reversed(sections), reversed(chosen), strict=True):
+        for bits, extra in reversed(section.extras):
+            _push_bits(coder, extra, bits)
+        made = _model_of_table(table, section.style) if isinstance(table, int) else _model(table, section.style)
+        coder.encode_reverse(section.symbols, made)
+    words: npt.NDArray[np.uint32] = coder.get_compressed()
+    return b"".join(head for head, _ in chosen) + words.astype("<u4").tobytes().rstrip(b"\0")
+
+
+def _decoder(reader: Reader) -> Any:
+    import constriction
+
+    data = reader.rest()
+    if data.endswith(b"\0"):
+        raise CodecError("The coded integers end in a zero byte.")
+    return constriction.stream.stack.AnsCoder(np.frombuffer(data + b"\0" * (-len(data) % 4), "<u4").astype(np.uint32))
+
+
+def _pop(coder: Any, model: Any, buckets: int, count: int, style: Style) -> npt.NDArray[np.int64]:
+    """`count` integers, with their signs where the style has some."""
+    symbols: npt.NDArray[np.int32] = coder.decode(model, count)
+    if style is Style.SIGNED and symbols.max() < min(len(_ZAGZIG), 2 * buckets - 1):
+        return _ZAGZIG[symbols]
+    bucket = symbols if style is Style.UNSIGNED else (symbols + (style is Style.SIGNED)) >> 1
+    largest = int(bucket.max())
+    if largest >= buckets:
+        raise CodecError(f"Bucket {largest} is beyond the model's {buckets}.")
+    sizes = bucket.astype(np.int64)
+    for b, places in _groups(bucket, np.bincount(bucket)) if largest >= _DIRECT else []:
+        sizes[places] = _lowest(b) + _pop_bits(coder, len(places), _extra_bits(b))
+    if style is Style.UNSIGNED:
+        return sizes
+    return (
+        np.where(symbols & 1, -sizes, sizes) if style is Style.SIGNED else np.where(symbols & 1, -1 - sizes, 1 + sizes)
+    )
+
+
+_WORD = 16  # bits that go through the coder at once: its models end at 24
+
+
+def _push_bits(coder: Any, values: npt.NDArray[np.int32], bits: int) -> None:
+    import constriction
+
+    if bits > _WORD:
+        _push_bits(coder, values & ((1 << _WORD) - 1), _WORD)
+        _push_bits(coder, values >> _WORD, bits - _WORD)
+    else:
+        coder.encode_reverse(values, constriction.stream.model.Uniform(1 << bits))
+
+
+def _pop_bits(coder: Any, count: int, bits: int) -> npt.NDArray[np.int64]:
+    import constriction
+
+    if bits > _WORD:
+        high = _pop_bits(coder, count, bits - _WORD)
+        return high << _WORD | _pop_bits(coder, count, _WORD)
+    popped: npt.NDArray[np.int32] = coder.decode(constriction.stream.model.Uniform(1 << bits), count)
+    return popped.astype(np.int64)
+
+
+def _check_empty(coder: Any) -> None:
+    if not coder.is_empty():
+        raise CodecError("The coded integers go on after the last.")

@@ -1,0 +1,304 @@
+"""Data sets: real ones from files, fetched where they are missing; small ones embedded; made-up ones."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gossamer.errors import DataError, InputError, check_integer, check_nonnegative, check_path, settle
+from gossamer.problems.data.download import fetch
+from gossamer.problems.data.readers import PACKINGS, packing_of, read_bytes, read_idx, read_libsvm
+from gossamer.problems.data.sources import FILES, File
+from gossamer.registry import datasets, normal
+
+Array = npt.NDArray[Any]
+Folder = str | os.PathLike[str] | None
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """Rows of features with a label each, and the rows that are kept for testing, if there are any."""
+
+    name: str
+    features: Array
+    """(rows, ...): numbers, or images as (rows, channels, height, width)."""
+    labels: Array
+    """(rows,): a class or a number each; for a module with a loss of its own, (rows, ...)."""
+    test_features: Array | None = None
+    test_labels: Array | None = None
+    peak: float = 1.0
+    """The largest value that a feature may take, where that is known: 255 for bytes."""
+
+    def __post_init__(self) -> None:
+        for name in ("features", "labels", "test_features", "test_labels"):
+            value = getattr(self, name)
+            settle(self, **{name: value if value is None else np.asarray(value)})
+        for features, labels, which in (
+            (self.features, self.labels, self.name),
+            (self.test_features, self.test_labels, f"the test rows of {self.name}"),
+        ):
+            if features is None or labels is None:
+                continue
+            if features.ndim < 2 or len(features) == 0:
+                raise InputError(f"{which} must have rows of features, got features of shape {features.shape}.")
+            if features[0].size == 0:
+                raise InputError(f"{which} must have at least one feature per row, got shape {features.shape}.")
+            if labels.ndim == 0 or len(features) != len(labels):
+                raise InputError(f"{which} has {len(features)} rows of features, but labels of shape {labels.shape}.")
+            for values, what in ((features, "a feature"), (labels, "a label")):
+                if values.dtype.kind not in "biuf":
+                    raise InputError(f"{which} must hold numbers, got {values.dtype}.")
+                if values.dtype.kind == "f" and not np.isfinite(values).all():
+                    row = int(np.flatnonzero(~np.isfinite(values.reshape(len(values), -1)).all(axis=1))[0])
+                    raise InputError(f"Row {row} of {which} has {what} that is NaN or Inf.")
+
+    def classes(self, what: str) -> Array:
+        """The different labels, which `what` takes as classes 0, 1, ...; a label out of range is named by its row."""
+        if self.labels.ndim != 1:
+            raise InputError(f"{what} needs one label a row, but those of {self.name!r} are {self.labels.shape}.")
+        found = np.unique(self.labels)
+        if len(found) > 10_000 or len(found) == len(self.labels) > 100 or not (found == np.round(found)).all():
+            raise InputError(f"{what} needs classes for labels, but {self.name!r} has {len(found):,} different ones.")
+        if self.test_labels is not None and not np.isin(self.test_labels, found).all():
+            row = int(np.flatnonzero(~np.isin(self.test_labels, found))[0])
+            raise InputError(
+                f"Row {row} of the test rows of {self.name} has the label {self.test_labels[row]:g}, which no training "
+                f"row has (they have {', '.join(f'{value:g}' for value in found[:10])})."
+            )
+        return found
+
+
+def load(data: Any, data_dir: Folder = None, test: Any = None) -> Dataset:
+    """A data set from whatever says which.
+
+    Args:
+        data: A name (`"a9a"`, `"mnist"`, `"fashion_mnist"`, `"digits"`, `"breast_cancer"`, `"gaussian_mixture:..."`),
+            the path of a LIBSVM file (plain, .xz, .bz2 or .gz; its test rows in `NAME.t` beside it), a `Dataset`, a
+            torch `Dataset` of (features, label) pairs, or a pair of arrays or tensors.
+        data_dir: Where files are looked for first; then $GOSSAMER_DATA, then the user's cache, into which they are
+            fetched otherwise (not if $GOSSAMER_OFFLINE is set).
+        test: The test rows, where `data` is a torch `Dataset` or a pair.
+    """
+    if isinstance(data, Dataset):
+        return data
+    if not isinstance(data, str | os.PathLike):
+        return _from_python(data, test)
+    if test is not None:
+        raise InputError("`test` goes with a torch Dataset or a pair of arrays; a named data set brings its own.")
+    check_path("data", data)
+    if data_dir is not None:
+        check_path("data_dir", data_dir)
+    name = os.fspath(data)
+    if normal(name.partition(":")[0]) in datasets.names():
+        takes_files = normal(name.partition(":")[0]) in FILES
+        dataset: Dataset = datasets.build(name, **({"data_dir": data_dir} if takes_files else {}))
+        return dataset
+    path = user_path(name)
+    if not path.exists():
+        if path.suffix or len(path.parts) > 1:
+            raise DataError(f"The data file {name!r} does not exist.")
+        known = ", ".join(map(repr, datasets))
+        raise InputError(f"`data` must be one of {known}, or the path of a LIBSVM file; got {name!r}.")
+    packing = packing_of(path)
+    companion = path.with_name(path.name.removesuffix(packing) + ".t" + packing)
+    return _libsvm(path.name, [path, companion] if companion.exists() else [path])
+
+
+def folders(data_dir: Folder = None) -> list[Path]:
+    """Where data files are looked for, the user's cache last."""
+    import platformdirs
+
+    asked = [data_dir, os.environ.get("GOSSAMER_DATA"), platformdirs.user_cache_dir("gossamer")]
+    return [user_path(os.fspath(folder)) for folder in asked if folder]
+
+
+def find(name: str, file: File, data_dir: Folder = None) -> Path | None:
+    """Where a file of the data set `name` lies, packed or not, in a folder of its own or not; None if nowhere."""
+    for folder in folders(data_dir):
+        found = find_in(folder, name, file)
+        if found is not None:
+            return found
+    return None
+
+
+def find_in(folder: Path, name: str, file: File) -> Path | None:
+    """As `find`, in one folder: as it is fetched, or else packed in another way."""
+    bare = file.name.removesuffix(packing_of(Path(file.name)))
+    names = dict.fromkeys([file.name, *(bare + packing for packing in PACKINGS)])
+    several = sum(file.name == other.name for files in FILES.values() for other in files) > 1
+    for place in (folder / name, folder / name.replace("_", "-"), folder):
+        for one in names:
+            # The files of MNIST and Fashion-MNIST have the same names: outside their own folders bytes tell them apart.
+            if (place / one).is_file() and not (several and place == folder and not fits(place / one, file)):
+                return place / one
+    return None
+
+
+def fits(path: Path, file: File) -> bool:
+    """Whether a file's content has the right checksum."""
+    try:
+        read_bytes(path, file.content_sha256)
+    except DataError:
+        return False
+    return True
+
+
+def obtain(name: str, data_dir: Folder = None) -> list[Path]:
+    """The files of a known data set, fetched into the user's cache where they lie nowhere."""
+    if data_dir is not None and not user_path(os.fspath(data_dir)).is_dir():
+        raise DataError(f"The data folder '{os.fspath(data_dir)}' is not there; give one that is, or leave it out.")
+    paths = []
+    for file in FILES[name]:
+        path = find(name, file, data_dir)
+        if path is None:
+            looked = folders(data_dir)
+            try:
+                path = fetch(file, looked[-1] / name)
+            except DataError as error:
+                shown = ", ".join(f"'{folder}'" for folder in looked)
+                raise DataError(
+                    f"The data file {file.name!r} was not found in {shown}, and {_lower(str(error))} Point `data_dir` "
+                    "(--data-dir) or $GOSSAMER_DATA at the folder that holds it."
+                ) from None
+        paths.append(path)
+    return paths
+
+
+def _lower(sentence: str) -> str:
+    return sentence[:1].lower() + sentence[1:]
+
+
+def user_path(path: str) -> Path:
+    """A path with ~ written out."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        raise DataError(f"There is no home folder for {path!r}.") from None
+
+
+@datasets.register("a9a")
+def a9a(data_dir: Folder = None) -> Dataset:
+    """Census income, 32,561 rows of 123 binary features, two classes (UCI Adult in LIBSVM's encoding)."""
+    return _libsvm("a9a", obtain("a9a", data_dir), [file.content_sha256 for file in FILES["a9a"]])
+
+
+@datasets.register("mnist")
+def mnist(data_dir: Folder = None) -> Dataset:
+    """Handwritten digits, 60,000 images of 28 x 28 bytes, ten classes (LeCun et al., 1998)."""
+    return _idx("mnist", data_dir)
+
+
+@datasets.register("fashion_mnist")
+def fashion_mnist(data_dir: Folder = None) -> Dataset:
+    """Clothes, 60,000 images of 28 x 28 bytes, ten classes (Xiao, Rasul and Vollgraf, 2017)."""
+    return _idx("fashion_mnist", data_dir)
+
+
+@datasets.register("breast_cancer")
+def breast_cancer() -> Dataset:
+    """569 real tumours, 30 features brought to mean 0 and deviation 1; every fifth row is kept for testing."""
+    from sklearn.datasets import load_breast_cancer
+
+    features, labels = load_breast_cancer(return_X_y=True)
+    is_test = np.arange(len(labels)) % 5 == 4
+    train = features[~is_test]
+    features = (features - train.mean(axis=0)) / train.std(axis=0)
+    return Dataset("breast_cancer", features[~is_test], labels[~is_test], features[is_test], labels[is_test])
+
+
+@datasets.register("digits")
+def digits() -> Dataset:
+    """1,797 handwritten digits of 8 x 8 pixels from 0 to 16; every fifth row is kept for testing."""
+    from sklearn.datasets import load_digits
+
+    features, labels = load_digits(return_X_y=True)
+    images = features.reshape(-1, 1, 8, 8).astype(np.uint8)
+    is_test = np.arange(len(labels)) % 5 == 4
+    return Dataset("digits", images[~is_test], labels[~is_test], images[is_test], labels[is_test], peak=16.0)
+
+
+@datasets.register("gaussian_mixture")
+def gaussian_mixture(
+    rows: int = 2000, features: int = 20, classes: int = 10, separation: float = 3.0, seed: int = 0
+) -> Dataset:
+    """Made-up classes: each a Gaussian of deviation 1 around its own centre; as many rows again by half for testing.
+
+    Args:
+        rows: For training.
+        features: Of a row.
+        classes: As equal in size as can be.
+        separation: Deviation of the centres around zero.
+        seed: Of the generator.
+    """
+    rows, features = check_integer("rows", rows, 1, 10**8), check_integer("features", features, 1, 10**6)
+    classes = check_integer("classes", classes, 1, rows)
+    separation, seed = check_nonnegative("separation", separation), check_integer("seed", seed, 0)
+    random = np.random.default_rng(seed)
+    centres = separation * random.standard_normal((classes, features)) / np.sqrt(features)
+    total = rows + rows // 2
+    labels = random.permutation(np.arange(total) % classes)
+    labels[:classes] = np.arange(classes)  # every class is trained on
+    points = centres[labels] + random.standard_normal((total, features))
+    test = (points[rows:], labels[rows:]) if total > rows else ()
+    return Dataset("gaussian_mixture", points[:rows], labels[:rows], *test)
+
+
+def _libsvm(name: str, paths: Sequence[Path], checksums: Sequence[str | None] = (None, None)) -> Dataset:
+    parts = [read_libsvm(path, checksum) for path, checksum in zip(paths, checksums, strict=False)]
+    # Each file counts its features up to the largest index in it; the model needs those of both.
+    width = max(features.shape[1] for features, _ in parts)
+    padded = [(np.pad(x, ((0, 0), (0, width - x.shape[1]))), y) for x, y in parts]
+    return Dataset(name, *padded[0], *(padded[1] if len(padded) > 1 else ()))
+
+
+def _idx(name: str, data_dir: Folder) -> Dataset:
+    paths = obtain(name, data_dir)
+    x, y, test_x, test_y = (read_idx(path, file.content_sha256) for path, file in zip(paths, FILES[name], strict=True))
+    return Dataset(name, x, y, test_x, test_y, peak=255.0)
+
+
+def _from_python(data: Any, test: Any) -> Dataset:
+    features, labels = _arrays(data, "data")
+    name = type(data).__name__ if not isinstance(data, tuple | list) else "data"
+    if test is None:
+        return Dataset(name, features, labels)
+    return Dataset(name, features, labels, *_arrays(test, "test"))
+
+
+def _arrays(data: Any, what: str) -> tuple[Array, Array]:
+    """Features and labels of a pair, or of a torch Dataset, whose items are read one by one."""
+    import torch
+
+    if not isinstance(data, tuple | list):
+        if not (hasattr(data, "__getitem__") and hasattr(data, "__len__")) or isinstance(
+            data, np.ndarray | torch.Tensor
+        ):
+            raise InputError(
+                f"`{what}` must be a name, a path, a torch Dataset or a pair (features, labels), "
+                f"got {type(data).__name__}."
+            )
+        try:
+            items = [data[i] for i in range(len(data))]
+            data = (
+                torch.stack([torch.as_tensor(item[0]) for item in items]),
+                torch.stack([torch.as_tensor(item[1]) for item in items]),
+            )
+        except (TypeError, ValueError, RuntimeError, IndexError, KeyError) as error:
+            raise InputError(
+                f"`{what}` must give pairs (features, label) of one shape: {str(error).rstrip('.')}."
+            ) from None
+    if len(data) != 2:
+        raise InputError(f"`{what}` must be a pair (features, labels), got {len(data)} things.")
+    try:
+        features, labels = (
+            part.detach().cpu().numpy() if isinstance(part, torch.Tensor) else np.asarray(part) for part in data
+        )
+    except (TypeError, ValueError):
+        raise InputError(f"`{what}` must be a pair (features, labels) of arrays or tensors.") from None
+    if features.ndim < 2 or len(features) == 0:
+        raise InputError(f"`{what}` must hold rows of features, got features of shape {features.shape}.")
+    return features, labels

@@ -1,0 +1,1 @@
+"""Problems made of a `torch.nn.Module`."""

@@ -1,0 +1,400 @@
+"""Any `nn.Module` as a problem: its parameters as one vector, its gradients client by client or all at once."""
+
+import copy
+import os
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
+from torch.nn.modules.conv import _ConvNd
+
+from gossamer.errors import InputError, check_choice
+from gossamer.problems.base import Problem, as_device, as_dtype
+from gossamer.problems.data.datasets import Dataset, load
+from gossamer.problems.data.partition import Partition, split
+from gossamer.problems.data.rows import Rows
+from gossamer.problems.modules.closed import LayerStack
+from gossamer.problems.modules.replay import Buffers, Function, Replay, can_replay
+from gossamer.problems.modules.trial import Loss, module_content, own_generator, try_out
+
+Gradients = Literal["auto", "closed", "vmap", "loop"]
+Pixels = Literal["unit", "raw", "standard"]
+
+_GROUP_BYTES = 8 << 20  # of models and rows handled at once on a CPU: what its caches hold
+_ROWS = 500  # rows of a client, or of the whole, that go through a module at once on a CPU
+
+
+class ModuleProblem(Problem):
+    """f_i(x) = the loss of the module with parameters x, mean over client i's rows.
+
+    Gradients are taken in training mode, everything that is measured in evaluation mode. Buffers (the running means of
+    batch norm) belong to a client: they follow its gradients, are stored beside its model, and are averaged with the
+    models for evaluation.
+    """
+
+    measures_clients = False
+    rows: Rows
+
+    def __init__(
+        self, module: nn.Module, loss: Loss, rows: Rows, test: Rows | None, gradients: Gradients, about: dict[str, Any]
+    ) -> None:
+        self.rows, self.test, self.loss = rows, test, loss
+        self.dtype, self.device = rows.dtype, rows.features.device
+        self._about = about
+        try:
+            own = copy.deepcopy(module).to(self.device, self.dtype)
+        except Exception as error:  # lazy modules, and whatever a user's own may raise
+            raise InputError(f"The module cannot be copied: {str(error).split(chr(10))[0].rstrip('.')}.") from None
+        self.module = own.train()
+        self._judged = copy.deepcopy(own).eval()
+        trained = {name: p for name, p in own.named_parameters() if p.requires_grad}
+        if any(isinstance(p, nn.parameter.UninitializedParameter) for p in trained.values()):
+            raise InputError("The module has lazy parameters; call it on a batch once, so that they take their shapes.")
+        if not trained:
+            raise InputError("The module has no parameters to train.")
+        self._shapes = {name: p.shape for name, p in trained.items()}
+        self._sizes = [shape.numel() for shape in self._shapes.values()]
+        self._start = torch.cat([p.detach().flatten() for p in trained.values()])
+        self._buffers = {name: b.detach().clone() for name, b in own.named_buffers() if b is not None}
+        self.has_buffers = bool(self._buffers)
+        self.clients, self.rows_per_client, self.d = rows.clients, rows.least, sum(self._sizes)
+        self.row_counts = None if rows.are_equal else rows.per_client
+        self.is_random, self.least_batch = try_out(self.module, loss, rows, test)
+        side_by_side: Function = vmap(grad(self._with_buffers, has_aux=True))
+        self._side_by_side = Replay(side_by_side) if can_replay(self.module, loss, self.device) else side_by_side
+        self._measured = _ROWS if self.device.type == "cpu" else 20 * _ROWS  # rows at once: a GPU likes many
+        self.gradients = self._choose(gradients)
+
+    def _choose(self, asked: Gradients) -> Gradients:
+        """The fastest way to gradients for this module on this device, by rules that were measured.
+
+        Layers of nn.Linear have closed forms. Convolutions under vmap are slower than a loop on a CPU, and faster on a
+        GPU. Randomness of a module's own must follow its client's stream, which a loop alone can give; and what vmap
+        cannot do is left to the loop.
+        """
+        check_choice("gradients", asked, ("auto", "closed", "vmap", "loop"))
+        classes = (
+            self.rows.labels.ndim == 1 and not self.rows.labels.is_floating_point() and self.rows.labels.min() >= 0
+        )
+        stack = LayerStack.of(self.module, self.loss) if classes else None
+        if asked == "closed" and stack is None:
+            raise InputError("Closed forms are known for nn.Sequential of linear layers and activations; take 'auto'.")
+        if self.is_random and asked in ("closed", "vmap"):
+            raise InputError(f"A module with randomness of its own needs gradients='loop', got {asked!r}.")
+        self._stack = stack
+        if asked != "auto":
+            return asked
+        if self.is_random or (self.device.type == "cpu" and any(isinstance(m, _ConvNd) for m in self.module.modules())):
+            return "loop"
+        if stack is not None:
+            return "closed"
+        try:
+            x, buffers = self._start.expand(2, -1), self.new_buffers(2)
+            some = torch.zeros(2, min(2, self.rows_per_client), dtype=torch.int64, device=self.device)
+            self._vmapped(x, self.rows.inputs(some), self.rows.labels[some], buffers)
+        except (RuntimeError, ValueError, NotImplementedError):
+            return "loop"
+        return "vmap"
+
+    def only(self, client: int) -> "ModuleProblem":
+        """One client's rows; the test rows stay whole."""
+        one = copy.copy(self)
+        one.__dict__.pop("_fingerprint", None)
+        one.rows = self.rows.only(client)
+        one.clients, one.rows_per_client, one.row_counts = 1, one.rows.least, None
+        return one
+
+    def content(self) -> Sequence[Any]:
+        """The rows, and the module with its loss."""
+        test = None if self.test is None else self.test.content()
+        return [self.rows.content(), test, *module_content(self._judged, self.loss, self.rows)]
+
+    # Gradients
+
+    def gradient(
+        self,
+        x: Tensor,
+        batch: Tensor | None = None,
+        buffers: dict[str, Tensor] | None = None,
+        seeds: Tensor | None = None,
+    ) -> Tensor:
+        """Row i: the gradient of client i's loss over its rows `batch[i]`, or over all of them, 500 at a time.
+
+        `buffers` are changed in place, as training a module does; `seeds` are for modules with randomness of their own.
+        """
+        buffers = self.new_buffers(len(x)) if buffers is None else buffers
+        out = torch.empty_like(x)
+        index = None if batch is None else self.rows.index(batch)
+        for group in self._groups(len(x), _ROWS if batch is None else batch.shape[1]):
+            own = {name: b[group] for name, b in buffers.items()}
+            mine = None if seeds is None else seeds[group]
+            if index is not None:
+                self._batch_gradient(x[group], index[group], own, mine, out[group])
+            else:
+                self._full_gradient(x[group], group, own, mine, out[group])
+        return out
+
+    def _groups(self, models: int, rows: int) -> Iterator[slice]:
+        """Models that are handled together."""
+        if self.gradients == "loop":
+            together = models
+        else:
+            per_model = (self.d + rows * self.rows.width) * self.dtype.itemsize
+            together = max(1, (_GROUP_BYTES if self.device.type == "cpu" else 1 << 30) // per_model)
+        for begin in range(0, models, together):
+            yield slice(begin, min(models, begin + together))
+
+    def _full_gradient(
+        self, x: Tensor, group: slice, buffers: dict[str, Tensor], seeds: Tensor | None, out: Tensor
+    ) -> None:
+        """The mean over all rows of each client, from batches of a few hundred."""
+        who = torch.arange(group.start, group.stop, device=self.device) % self.clients
+        first, counts = self.rows.first[who], self.rows.per_client[who]
+        total = torch.zeros(x.shape, dtype=torch.float64, device=self.device)
+        pieces = (counts + _ROWS - 1) // _ROWS  # of as equal size as can be: batch norm cannot do with one row
+        for piece in range(int(pieces.max())):
+            begin, end = (torch.minimum(counts * k // pieces, counts) for k in (piece, piece + 1))
+            sizes = end - begin
+            for size in sorted(set(sizes.tolist()) - {0}):  # one, but where clients hold different numbers of rows
+                some = (sizes == size).nonzero()[:, 0]
+                index = (first + begin)[some, None] + torch.arange(size, device=self.device)
+                own = {name: b[some] for name, b in buffers.items()}
+                part = torch.empty_like(x[some])
+                self._batch_gradient(x[some], index, own, None if seeds is None else seeds[some] + piece, part)
+                for name, b in own.items():
+                    buffers[name][some] = b
+                total[some] += part.double() * size / counts[some, None]
+        out.copy_(total)
+
+    def _batch_gradient(
+        self, x: Tensor, index: Tensor, buffers: dict[str, Tensor], seeds: Tensor | None, out: Tensor
+    ) -> None:
+        flat = index.reshape(-1)
+        inputs = self.rows.take(flat).view(*index.shape, *self.rows.features.shape[1:])
+        labels = self.rows.labels.index_select(0, flat).view(*index.shape, *self.rows.labels.shape[1:])
+        if self.gradients == "closed":
+            assert self._stack is not None
+            self._stack.gradient(x, inputs, labels, out)
+        elif self.gradients == "vmap":
+            out.copy_(self._vmapped(x, inputs, labels, buffers))
+        else:
+            self._looped(x, inputs, labels, buffers, seeds, out)
+
+    def _vmapped(self, x: Tensor, inputs: Tensor, labels: Tensor, buffers: dict[str, Tensor]) -> Tensor:
+        gradient, after = self._side_by_side(x, inputs, labels, buffers)
+        for name, b in after.items():
+            buffers[name].copy_(b)
+        return gradient
+
+    def _with_buffers(self, flat: Tensor, inputs: Tensor, labels: Tensor, own: Buffers) -> tuple[Tensor, Buffers]:
+        """The loss of one client, and its buffers after it."""
+        after = {name: b.clone() for name, b in own.items()}
+        return self._loss(self.module, flat, after, inputs, labels), after
+
+    def _looped(
+        self, x: Tensor, inputs: Tensor, labels: Tensor, buffers: dict[str, Tensor], seeds: Tensor | None, out: Tensor
+    ) -> None:
+        chosen = [None] * len(x) if seeds is None else seeds.tolist()
+        with torch.enable_grad(), own_generator(self.device, enabled=self.is_random):
+            for i, seed in enumerate(chosen):
+                if seed is not None:
+                    torch.manual_seed(seed)
+                leaf = x[i].detach().requires_grad_()
+                own = {name: b[i] for name, b in buffers.items()}
+                loss = self._loss(self.module, leaf, own, inputs[i], labels[i])
+                out[i] = torch.autograd.grad(loss, leaf)[0]
+
+    def _loss(
+        self, module: nn.Module, flat: Tensor, buffers: dict[str, Tensor], inputs: Tensor, labels: Tensor
+    ) -> Tensor:
+        return self.loss(functional_call(module, self._named(flat) | buffers, (inputs,)), labels)
+
+    def _named(self, flat: Tensor) -> dict[str, Tensor]:
+        """Views into a vector, by the names of the parameters."""
+        pieces = torch.split(flat[: self.d], self._sizes)
+        return {name: piece.view(shape) for (name, shape), piece in zip(self._shapes.items(), pieces, strict=True)}
+
+    # Buffers
+
+    def new_buffers(self, models: int) -> dict[str, Tensor]:
+        """The module's buffers, once for each of so many models."""
+        return {name: b.expand(models, *b.shape).clone() for name, b in self._buffers.items()}
+
+    def with_buffers(self, x: Tensor, buffers: dict[str, Tensor]) -> Tensor:
+        """Models (k, d) with their buffers behind them, as numbers that can be averaged; counters are left out."""
+        floats = [b.reshape(len(b), -1).to(x.dtype) for b in buffers.values() if b.is_floating_point()]
+        return torch.cat([x, *floats], dim=1) if floats else x
+
+    def as_module(self, x: Tensor) -> nn.Module:
+        """A copy of the module with these parameters: a model (d,), or `run.average` with the buffers behind it."""
+        module = copy.deepcopy(self._judged)
+        with torch.no_grad():
+            named = dict(module.named_parameters()) | dict(module.named_buffers())
+            for name, value in self._parts(x).items():
+                named[name].copy_(value)
+        return module
+
+    def _parts(self, x: Tensor) -> dict[str, Tensor]:
+        """Parameters and, if they stand behind them, buffers."""
+        x = x.to(self.device, self.dtype)
+        parts, at = self._named(x), self.d
+        for name, b in self._buffers.items():
+            if b.is_floating_point() and at < len(x):
+                parts[name] = x[at : at + b.numel()].view(b.shape).to(b.dtype)
+                at += b.numel()
+        return parts
+
+    # Measuring
+
+    def evaluate(self, models: Tensor) -> dict[str, Tensor]:
+        """Loss and gradient norm over all rows, in evaluation mode, added up in float64."""
+        losses, norms = zip(*((loss, gradient.norm()) for loss, gradient in map(self._value, models)), strict=True)
+        return {"loss": torch.stack(losses), "grad_norm": torch.stack(norms)}
+
+    def _value(self, model: Tensor) -> tuple[Tensor, Tensor]:
+        rows, parts = self.rows, self._parts(model)
+        extra = {name: part for name, part in parts.items() if name in self._buffers}
+        gradient = torch.zeros(self.d, dtype=torch.float64, device=self.device)
+        total = torch.zeros((), dtype=torch.float64, device=self.device)
+        with torch.enable_grad():
+            leaf = model[: self.d].detach().to(self.device, self.dtype).requires_grad_()
+            for some, share in self._pieces():
+                loss = self._loss(self._judged, leaf, extra, rows.inputs(some), rows.labels[some])
+                gradient += torch.autograd.grad(loss, leaf)[0].double() * share
+                total += loss.detach().double() * share
+        return total, gradient
+
+    def _pieces(self) -> Iterator[tuple[slice, float]]:
+        """Rows that are measured together, and their weight in f."""
+        for mine in [slice(0, self.rows.total)] if self.rows.are_equal else self.rows.by_client():
+            weight = 1.0 if self.rows.are_equal else 1 / self.clients
+            for begin in range(mine.start, mine.stop, self._measured):
+                end = min(mine.stop, begin + self._measured)
+                yield slice(begin, end), weight * (end - begin) / (mine.stop - mine.start)
+
+    def score(self, models: Tensor) -> dict[str, Tensor]:
+        """Loss and, where labels are classes, accuracy on the test rows, in evaluation mode."""
+        if self.test is None:
+            return {}
+        sums = torch.zeros(2, len(models), dtype=torch.float64, device=self.device)
+        classes = False
+        with torch.no_grad():
+            for i, model in enumerate(models):
+                parts = self._parts(model)
+                for begin in range(0, self.test.total, self._measured):
+                    some = slice(begin, begin + self._measured)
+                    inputs, labels = self.test.inputs(some), self.test.labels[some]
+                    output = functional_call(self._judged, parts, (inputs,))
+                    sums[0, i] += self.loss(output, labels).double() * len(labels)
+                    classes = labels.ndim == 1 and not labels.is_floating_point() and output.ndim == 2
+                    if classes:
+                        sums[1, i] += (output.argmax(dim=1) == labels).sum()
+        sums /= self.test.total
+        return {"loss": sums[0], "accuracy": sums[1]} if classes else {"loss": sums[0]}
+
+    def x0(self) -> Tensor:
+        """The module's own parameters."""
+        return self._start.clone()
+
+    def smoothness(self, x: Tensor | None = None, steps: int = 30) -> float:
+        """The largest size of an eigenvalue of a client's Hessian at x (by default x0), by power iteration.
+
+        A local figure, from below; it takes `steps` passes over all rows, with two gradients each.
+        """
+        at = (self.x0() if x is None else x)[: self.d].detach().to(self.device, self.dtype)
+        return max(self._curvature(at, mine, steps) for mine in self.rows.by_client())
+
+    def _curvature(self, at: Tensor, mine: slice, steps: int) -> float:
+        generator = torch.Generator().manual_seed(0)
+        direction = torch.randn(self.d, generator=generator).to(self.device, self.dtype)
+        direction, largest = direction / direction.norm(), 0.0
+        for _ in range(steps):
+            product = torch.zeros(self.d, dtype=torch.float64, device=self.device)
+            with torch.enable_grad():
+                leaf = at.clone().requires_grad_()
+                for begin in range(mine.start, mine.stop, _ROWS):
+                    some = slice(begin, min(mine.stop, begin + _ROWS))
+                    loss = self._loss(self._judged, leaf, {}, self.rows.inputs(some), self.rows.labels[some])
+                    slope = torch.autograd.grad(loss, leaf, create_graph=True)[0]
+                    share = (some.stop - some.start) / (mine.stop - mine.start)
+                    if slope.requires_grad:
+                        product += torch.autograd.grad(slope @ direction, leaf)[0].double() * share
+            largest = float(product.norm())
+            if largest == 0:
+                return 0.0
+            direction = (product / largest).to(self.dtype)
+        return largest
+
+    def describe(self) -> dict[str, Any]:
+        """The module, the data and its split."""
+        about = {"module": type(self.module).__name__, "gradients": self.gradients}
+        return super().describe() | about | self._about
+
+
+def module_problem(
+    module: nn.Module,
+    data: Any,
+    *,
+    loss: Loss | None = None,
+    clients: int = 10,
+    partition: str | Partition = "sorted",
+    equal: bool = True,
+    pixels: Pixels = "unit",
+    gradients: Gradients = "auto",
+    data_dir: str | os.PathLike[str] | None = None,
+    test: Any = None,
+    seed: int = 0,
+    dtype: str | torch.dtype = "float32",
+    device: str | torch.device = "cpu",
+    about: dict[str, Any] | None = None,
+) -> ModuleProblem:
+    """Any `nn.Module` with any loss, its data shared out among clients.
+
+    Args:
+        module: Takes a batch of rows, returns one tensor; its parameters are where all clients start.
+        data: A torch `Dataset` of (features, label) pairs, a pair of arrays or tensors, or the name of a data set.
+        loss: Of (output, labels), the mean over the rows; cross-entropy unless given.
+        clients: How many share the rows.
+        partition: `"sorted"` by label, `"iid"`, `"by_label"`, `"dirichlet:0.5"` or `"shards:2"`.
+        equal: As many rows for every client, the remainder dropped; else all rows are kept.
+        pixels: What to do with images of a named data set: divide by the largest value (`"unit"`), leave them as they
+            are (`"raw"`), or bring them to mean 0 and deviation 1 over the training rows (`"standard"`).
+        gradients: `"auto"`, or how: in a `"closed"` form (layers of nn.Linear), for all clients at once by `"vmap"`, or
+            in a `"loop"` over clients.
+        data_dir: Where data files lie.
+        test: Test rows, like `data`.
+        seed: Of a random partition.
+        dtype: float32 or float64; the module is cast to it.
+        device: Where the tensors live.
+        about: More that a record should say of the problem.
+    """
+    if not isinstance(module, nn.Module):
+        raise InputError(f"`module` must be an nn.Module, got {type(module).__name__}.")
+    loss = nn.functional.cross_entropy if loss is None else loss
+    if not callable(loss):
+        raise InputError(f"`loss` must be a function of (output, labels), got {type(loss).__name__}.")
+    check_choice("pixels", pixels, ("unit", "raw", "standard"))
+    kind, where = as_dtype(dtype), as_device(device)
+    dataset = load(data, data_dir, test)
+    shares = split(dataset.labels, clients, partition, seed, equal=equal)
+    shift, scale = _normalisation(dataset, pixels)
+    rows = Rows.share(dataset.features, dataset.labels, shares, kind, where, shift, scale)
+    test_rows = None
+    if dataset.test_features is not None and dataset.test_labels is not None:
+        every = [np.arange(len(dataset.test_labels))]
+        test_rows = Rows.share(dataset.test_features, dataset.test_labels, every, kind, where, shift, scale)
+    known = {"data": dataset.name, "partition": partition if isinstance(partition, str) else str(partition)}
+    known |= {"pixels": pixels} if dataset.peak != 1 else {}
+    return ModuleProblem(module, loss, rows, test_rows, gradients, known | (about or {}))
+
+
+def _normalisation(dataset: Dataset, pixels: Pixels) -> tuple[float, float]:
+    if pixels == "raw" or (pixels == "unit" and dataset.peak == 1):
+        return 0.0, 1.0
+    if pixels == "unit":
+        return 0.0, dataset.peak
+    values = dataset.features
+    return float(values.mean(dtype=np.float64)), float(values.std(dtype=np.float64)) or 1.0

@@ -1,0 +1,1 @@
+"""Messages out, weighted neighbour sums back."""

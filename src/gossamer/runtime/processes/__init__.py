@@ -1,0 +1,1 @@
+"""One client per process."""

@@ -1,0 +1,279 @@
+"""A spec across real processes: what each rank does between its start and the merged record."""
+
+import hashlib
+import itertools
+import logging
+import os
+import time
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from gossamer._version import __version__
+from gossamer.algorithms.base import Algorithm
+from gossamer.errors import InputError, RunError, StoppedError
+from gossamer.records.checkpoint import Checkpoint, Checkpoints, common, needed, under
+from gossamer.records.record import record_name
+from gossamer.records.runs import finished_run
+from gossamer.runtime.exchange.rows import network_of
+from gossamer.runtime.experiment import Experiment
+from gossamer.runtime.measure import settings
+from gossamer.runtime.oracle import BatchOracle
+from gossamer.runtime.processes.client import Client, Transport
+from gossamer.runtime.processes.journal import Journal
+from gossamer.runtime.processes.merge import Outcome, merge
+from gossamer.runtime.processes.ranks import Ranks
+from gossamer.runtime.processes.tensorboard import Watch
+from gossamer.runtime.start import describe_start, starting_models
+from gossamer.streams import Streams
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Work:
+    """How a rank is to run a spec."""
+
+    folder: Path
+    timeout: float = 60.0
+    checkpoint_every: int | None = None
+    """Rounds between checkpoints; by default a tenth of the rounds."""
+    resume: bool = False
+    is_reporter: bool = False
+    """Whether this process is on the host where records are wanted; if none is, rank 0 writes them."""
+    transport: Transport = "gloo"
+    tensorboard: Path | None = None
+    progress: Callable[[str, int, int], None] | None = None
+    """Hears the label, the seed and the rounds done."""
+    should_stop: Callable[[], bool] = lambda: False
+
+
+@dataclass(frozen=True)
+class Task:
+    """One method with one seed."""
+
+    number: int
+    label: str
+    method: Algorithm
+    rounds: int
+    seed: int
+    about: dict[str, Any]
+    settings: dict[str, Any]
+    """What makes it the run that it is, for records and checkpoints."""
+
+
+def work(experiment: Experiment, how: Work) -> None:
+    """Run every method with every seed as one client of the network; the reporter writes the merged records.
+
+    Raises `StoppedError`, on every rank, if any rank was asked to stop: the checkpoints of all are then of one round.
+    """
+    ranks = Ranks(how.timeout)
+    _Worker(experiment, how, ranks).run()
+    ranks.leave()
+
+
+class _Worker:
+    def __init__(self, experiment: Experiment, how: Work, ranks: Ranks) -> None:
+        self.how, self.ranks = how, ranks
+        self.spec, self.mixing, self.eval_every = experiment.spec, experiment.mixing, experiment.eval_every
+        clients = experiment.problem.clients
+        if ranks.size != clients:
+            raise InputError(
+                f"The spec has {clients} clients, one a process, but {ranks.size} processes were started; "
+                f"start {clients}."
+            )
+        self.tasks = [
+            self._task(number, experiment, label, seed)
+            for number, (label, seed) in enumerate(itertools.product(experiment.methods, self.spec.seeds))
+        ]
+        ranks.agree(
+            {"Gossamer's version": __version__, "torch's version": torch.__version__, "the spec": self._digest()}
+        )
+        if how.transport == "nccl" and experiment.problem.device.type != "cuda":
+            raise InputError("--transport nccl needs a GPU for each process; pass --device cuda, or leave it out.")
+        said = ranks.share([how.is_reporter, how.resume, int.from_bytes(os.urandom(4), "little")])
+        self.reporter = next((rank for rank, one in enumerate(said) if one[0]), 0)
+        self.resume = any(one[1] for one in said)  # a rank that was restarted, say
+        self.nonce = said[0][2]
+        self.whole = experiment.problem if ranks.rank == self.reporter else None
+        self.problem = experiment.problem.only(ranks.rank)
+        self.width = self.problem.with_buffers(self.problem.x0()[None], self.problem.new_buffers(1)).shape[1]
+
+    def _task(self, number: int, experiment: Experiment, label: str, seed: int) -> Task:
+        method, rounds = experiment.methods[label]
+        about = {
+            "label": label,
+            "rounds": rounds,
+            "batch_size": self.spec.batch_size,
+            "eval_every": self.eval_every,
+            "codec": self.spec.codec or "auto",
+            "x0": describe_start(self.spec.x0, experiment.problem),
+        }
+        said = settings(method, experiment.problem, network_of(method, self.mixing), about, seed)
+        return Task(number, label, method, rounds, seed, about, said)
+
+    def _digest(self) -> str:
+        """Everything that the ranks must have in common, in short."""
+        said = [str(task.settings) for task in self.tasks] + [str(self.how.checkpoint_every)]
+        return hashlib.sha256("\n".join(said).encode() + self.mixing.matrix.tobytes()).hexdigest()[:16]
+
+    def run(self) -> None:
+        over = self._finished()
+        outcomes = [_Runner(self, task).run() for task in self.tasks if task.number not in over]
+        merge(self.whole, self.mixing, self.ranks, self.reporter, self.how.folder, outcomes)
+        for outcome in outcomes:  # what is needed to merge again stays until all is written
+            outcome.journal.remove()
+            outcome.checkpoints.finish()
+
+    def _finished(self) -> set[int]:
+        """The tasks whose records are whole, as the reporter sees it."""
+
+        def over() -> list[int]:
+            if not self.resume or self.ranks.rank != self.reporter:
+                return []
+            found = {
+                task.number: finished_run(self.how.folder, task.label, task.seed, task.method, task.settings)
+                for task in self.tasks
+            }
+            return [number for number, run in found.items() if run is not None]
+
+        return set(self.ranks.share_or_refuse(over)[self.reporter])
+
+
+class _Runner:
+    """One task on one rank."""
+
+    def __init__(self, worker: _Worker, task: Task) -> None:
+        self.worker, self.task, self.how, self.ranks = worker, task, worker.how, worker.ranks
+        problem, rank, spec = worker.problem, worker.ranks.rank, worker.spec
+        stem = f"{Path(record_name(task.label, task.seed)).stem}-client{rank}"
+        folder = self.how.folder / "checkpoints"
+        self.every = self.how.checkpoint_every or max(1, task.rounds // 10)
+        keep = needed(worker.mixing.diameter * task.method.rounds_between_exchanges, self.every)
+        identity = {"client": rank, **task.settings}
+        self.checkpoints = Checkpoints(folder, stem, identity, keep)
+        self.journal = Journal(folder / f"{stem}.journal", worker.width, problem.dtype)
+        x = starting_models(spec.x0, problem, Streams([task.seed], [rank], problem.device))
+        run = zlib.crc32(f"{worker.nonce}:{task.label}:{task.seed}".encode())
+        self.client = Client(
+            task.method,
+            worker.mixing,
+            self.ranks,
+            x,
+            seed=task.seed,
+            codec=spec.codec or "auto",
+            run=run,
+            channel=task.number,
+            transport=self.how.transport,
+        )
+        self.buffers = problem.new_buffers(1)
+        self.seconds = 0.0
+        self.watch = Watch(self.how.tensorboard, f"{Path(record_name(task.label, task.seed)).stem}/client{rank}")
+
+    def run(self) -> Outcome:
+        client = self.client
+        try:
+            with torch.no_grad(), self.watch:
+                self._begin()
+                self._loop()
+                client.settle()
+        except StoppedError:
+            raise
+        except RunError:
+            if client.links.failure is None or not client.links.failure.diverged:
+                client.abort()
+                raise
+        except BaseException as error:
+            client.give_up(error)
+            raise
+        client.close()
+        return Outcome(
+            self.task.label,
+            self.task.method,
+            self.task.seed,
+            self.task.about,
+            self.task.rounds,
+            self.journal,
+            self.checkpoints,
+            client.links.failure,
+            client.links.numbers(),
+        )
+
+    def _begin(self) -> None:
+        """Go back to the last checkpoint that all ranks have, or begin at the beginning."""
+        found: dict[int, Checkpoint] = {}
+
+        def usable() -> list[int]:
+            if self.worker.resume:
+                found.update({checkpoint.round: checkpoint for checkpoint in self.checkpoints.usable()})
+            journaled = set(self.journal.rounds())
+            return sorted(round for round in found if self._expected(round) <= journaled)
+
+        start = common(self.ranks.share_or_refuse(usable))
+        if start is None:
+            self.checkpoints.clear()
+            self.journal.remove()
+            self._note()
+            return
+        self.client.restore(found[start])
+        self.buffers = under("buffers.", found[start].tensors, self.worker.problem.device) or self.buffers
+        self.seconds = float(found[start].facts["seconds"])
+        self.journal.keep(start)
+        logger.info("%s with seed %d goes on after round %d.", self.task.label, self.task.seed, start)
+
+    def _expected(self, rounds: int) -> set[int]:
+        """After which rounds there must be a row in the journal."""
+        every = self.worker.eval_every
+        return {*range(0, rounds + 1, every), *([rounds] if rounds == self.task.rounds else [])}
+
+    def _loop(self) -> None:
+        client, task, every = self.client, self.task, self.worker.eval_every
+        told = 0.0
+        while client.t < task.rounds:
+            if self.how.should_stop():
+                client.ask_to_stop()
+            is_due = (client.t + 1) % every == 0 or client.t + 1 == task.rounds
+            begin = time.perf_counter()
+            oracle = BatchOracle(
+                self.worker.problem, client.streams, client.t, self.worker.spec.batch_size, self.buffers
+            )
+            client.step(oracle, task.method.lr_at(client.t), measure=is_due)
+            self.buffers = oracle.buffers
+            now = time.perf_counter()
+            self.seconds += now - begin
+            if is_due:
+                self._note()
+            if client.t % self.every == 0 or client.t in (task.rounds, client.stop):
+                self._save()
+            if self.how.progress is not None and (now - told > 0.2 or client.t == task.rounds):
+                self.how.progress(task.label, task.seed, client.t)
+                told = now
+            if client.t == client.stop and client.t < task.rounds:
+                client.close()
+                raise StoppedError(f"{task.label} was stopped after round {client.t} of {task.rounds}.")
+
+    def _save(self) -> None:
+        tensors, facts = self.client.save()
+        tensors |= {f"buffers.{name}": buffer for name, buffer in self.buffers.items()}
+        self.checkpoints.save(self.client.t, tensors, facts | {"seconds": self.seconds})
+
+    def _note(self) -> None:
+        client = self.client
+        links = list(client.links.links.values())
+        error = client.compression_error
+        counters = {
+            "round": client.t,
+            "packets": client.packets,
+            "bytes": client.bytes,
+            "bits_paper": client.bits_paper,
+            "seconds": self.seconds,
+            "waiting": sum(link.waiting for link in links),
+            "hidden": sum(link.hidden for link in links) / max(1, len(links)),
+            "compression_error": float("nan") if error is None else float(error[0]),
+        }
+        self.journal.note(counters, self.worker.problem.with_buffers(client.state.x, self.buffers)[0])
+        self.watch.note(client.t, counters, links)
