@@ -1,7 +1,7 @@
 """The methods, one file each."""
 
 from gossamer.algorithms import schedules
-from gossamer.algorithms.base import Algorithm, Pending, Round, Samples
+from gossamer.algorithms.base import Accepts, Algorithm, MethodInfo, Needs
 from gossamer.algorithms.beer import BEER
 from gossamer.algorithms.c_gt import CGT
 from gossamer.algorithms.cedas import CEDAS

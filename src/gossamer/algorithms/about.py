@@ -12,20 +12,15 @@ def about(name: str) -> dict[str, Any]:
     method: Any = registry.methods.get(name)
     fields = dataclasses.fields(method)
     settings = {field.name: None if field.default is dataclasses.MISSING else field.default for field in fields}
+    info = method.info
+    plain = ("title", "paper", "messages", "exchanges", "gradients", "state", "assumes", "rate")
     return {
         "name": registry.normal(name),
-        "title": method.title,
-        "paper": method.paper,
-        "messages": method.messages,
-        "exchanges": method.exchanges,
-        "gradients": method.gradients,
-        "state": method.state,
-        "compressors": method.compressors if "compressor" in settings else "none",
-        "assumes": method.assumes,
-        "rate": method.rate,
+        **{name: getattr(info, name) for name in plain},
+        "compressors": info.compressors.value if "compressor" in settings else "none",
         "settings": settings,
         "required": [field.name for field in fields if field.default is dataclasses.MISSING],
-        "equations": textwrap.dedent(method.equations).strip("\n").rstrip(),
+        "equations": textwrap.dedent(info.equations).strip("\n").rstrip(),
     }
 
 

@@ -1,20 +1,15 @@
 """BEER: gradient tracking with compressed messages."""
 
-from dataclasses import dataclass, replace
-from typing import Literal, TypeVar
+from dataclasses import dataclass
+from typing import Literal
 
+import torch
 from torch import Tensor
 
-from gossamer.algorithms.base import (
-    Algorithm,
-    Pending,
-    Round,
-    Start,
-    check_steps,
-    nothing_pending,
-    zeros_float64,
-)
+from gossamer.algorithms.base import Algorithm, MethodInfo, Start, check_steps
+from gossamer.algorithms.round import Round
 from gossamer.algorithms.schedules import LR
+from gossamer.algorithms.surrogate import Surrogate, zeros_float64
 from gossamer.compression.base import Compressor
 from gossamer.errors import check_choice
 from gossamer.registry import methods
@@ -22,20 +17,14 @@ from gossamer.registry import methods
 
 @dataclass(frozen=True)
 class BEERState:
-    """After step t: X^(t+1), H^(t+1), V^t, G^t; the mixed sums lag by the exchange under way."""
+    """After step t: X^(t+1), H^(t+1), V^t, G^t."""
 
     x: Tensor
-    h: Tensor
-    mixed_h: Tensor
+    h: Surrogate
     v: Tensor
-    g: Tensor
-    mixed_g: Tensor
+    g: Surrogate
     old: Tensor
     """What line 6 subtracts: the gradient of the step before, or (reevaluated) the model it was taken at."""
-    pending: Pending
-
-
-Tracked = TypeVar("Tracked", bound=BEERState)
 
 
 @methods.register("beer")
@@ -50,13 +39,13 @@ class BEER(Algorithm):
     x                   X           models
     h, g                H, G        surrogates of X and V: what the neighbours believe
     v                   V           trackers of the average gradient
-    mixed_h, mixed_g    H W, G W    weighted neighbour sums of the surrogates
+    h.pull, g.pull      H (W - I)   towards the neighbours' surrogates
     lr, gamma           eta, gamma  step size, mixing step size
     ==================  ==========  ====================================================
 
     A round begins where a gradient is taken, so step t runs lines 6 to 8 of iteration t - 1 and then lines 3 to 5 of
-    iteration t; the sequence of X is Algorithm 1's. Its two messages leave in one exchange, and what comes back is
-    first needed in the next step.
+    iteration t; the sequence of X is Algorithm 1's. Its two messages leave in one packet. The neighbours' packets are
+    first needed in the next step, so they travel while the next gradient is computed. G^0 = 0 needs no message.
 
     Args:
         lr: eta, the step size.
@@ -64,8 +53,8 @@ class BEER(Algorithm):
         compressor: The compressor C; any contraction will do.
         start: V^0 is the `"full"` local gradient, as in the paper, or this round's `"minibatch"` gradient.
         tracker: `"stored"` subtracts the stochastic gradient of the round before, as Algorithm 1 does;
-            `"reevaluated"` evaluates the old model again on the new minibatch: another algorithm, with two gradients a
-            round, used in the paper's published convolutional experiment.
+            `"reevaluated"` evaluates the old model again on the new minibatch: another algorithm, with two gradients
+            per round, used in the paper's published convolutional experiment.
 
     Deviations: none.
     """
@@ -76,20 +65,22 @@ class BEER(Algorithm):
     start: Start = "full"
     tracker: Literal["stored", "reevaluated"] = "stored"
 
-    title = "BEER"
-    paper = "Zhao et al., 2022 (arXiv 2201.13320)"
-    messages = 2
-    gradients = "1 (2 reevaluated)"
-    state = 7
-    assumes = "nothing more: any difference between the clients"
-    rate = "O(1/T) up to a floor of order sigma^2/b; linear under PL with full gradients"
-    equations = """
-        X+ = X + gamma H (W - I) - eta V
-        H+ = H + C(X+ - H)
-        V+ = V + gamma G (W - I) + F(X+) - F(X)
-        G+ = G + C(V+ - G)                        V = F(X), H = G = 0 at the start
-    """
-    lr_may_differ = True
+    info = MethodInfo(
+        title="BEER",
+        paper="Zhao et al., 2022 (arXiv 2201.13320)",
+        messages=2,
+        gradients="1 (2 reevaluated)",
+        state=7,
+        assumes="nothing more: any difference between the clients",
+        rate="O(1/T) up to a floor of order sigma^2/b; linear under PL with full gradients",
+        equations="""
+            X+ = X + gamma H (W - I) - eta V
+            H+ = H + C(X+ - H)
+            V+ = V + gamma G (W - I) + F(X+) - F(X)
+            G+ = G + C(V+ - G)                        V = F(X), H = G = 0 at the start
+        """,
+        lr_may_differ=True,
+    )
     examples = (
         {"lr": 0.05, "gamma": 0.2},
         {"lr": 0.05, "gamma": 0.2, "start": "minibatch"},
@@ -102,43 +93,16 @@ class BEER(Algorithm):
 
     def init(self, x: Tensor) -> BEERState:
         """H^0 = G^0 = 0; V^0 is taken in the first step."""
-        zero = zeros_float64(x)
-        return BEERState(x, zero, zero, zero, zero, zero, x, nothing_pending(2))
+        return BEERState(x, Surrogate.zero("h", x), zeros_float64(x), Surrogate.zero("g", x), torch.zeros_like(x))
 
     def step(self, state: BEERState, round: Round) -> BEERState:
         """Lines 6 to 8 of the iteration before, then lines 3 to 5 of this one."""
-        x, is_stored = state.x, self.tracker == "stored"
-        if round.t == 0:
-            grad = self.first_gradient(x, round)
-            moved = track(state, round, grad, None, self.gamma, self.compressor)
-        else:
-            grad = round.oracle(x)
-            old = state.old if is_stored else round.oracle(state.old)
-            moved = track(state, round, grad, old, self.gamma, self.compressor)
-        return replace(moved, old=grad if is_stored else x)
+        x, v, gamma, is_stored = state.x, state.v, self.gamma, self.tracker == "stored"
+        h, g = round.arrived(state.h, state.g)  # what the last packets brought
+        gradient = round.oracle(x) if round.t else self.first_gradient(x, round)
+        old = state.old if is_stored or round.t == 0 else round.oracle(state.old)
 
-
-def track(
-    state: Tracked, round: Round, new: Tensor, old: Tensor | None, gamma: float, compressor: Compressor
-) -> Tracked:
-    """Algorithm 1 for anything that is tracked: `new` at this round's models, `old` at those of the round before.
-
-    BEER tracks gradients. MoTEF and MoTEF-VR track other estimates of them, and share these lines.
-    """
-    x, h, v, g = state.x, state.h, state.v, state.g
-    mixed_q_h, mixed_q_g = state.pending.wait()
-    mixed_h, mixed_g = state.mixed_h + mixed_q_h, state.mixed_g + mixed_q_g
-
-    if old is None:
-        v = v + new  # line 1: V^0, from v = 0
-        q_g = None  # G^0 = 0, so nothing is sent for it yet
-    else:
-        v = v + gamma * (mixed_g - g) + new - old  # line 6
-        q_g = round.compress(compressor, v - g, "g")  # line 7
-        g = g + q_g.dense()  # line 8
-
-    x = x + (gamma * (mixed_h - h) - round.lr * v).to(x)  # line 3
-    q_h = round.compress(compressor, x - h, "h")  # line 4
-    h = h + q_h.dense()  # line 5
-    pending = round.exchange(q_h, q_g)
-    return replace(state, x=x, h=h, mixed_h=mixed_h, v=v, g=g, mixed_g=mixed_g, pending=pending)
+        v = v + gamma * g.pull + gradient - old  # line 6; line 1 in the first step, where all else is zero
+        new = x + (gamma * h.pull - round.lr * v).to(x)  # line 3
+        h, g = round.publish((h, new), (g, v if round.t else None), compressor=self.compressor)  # lines 4, 5, 7, 8
+        return BEERState(new, h, v, g, gradient if is_stored else x)

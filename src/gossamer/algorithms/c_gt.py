@@ -2,27 +2,26 @@
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
-from gossamer.algorithms.base import Algorithm, Round, Start, check_steps, zeros_float64
-from gossamer.algorithms.communication import comm, memory_step
+from gossamer.algorithms.base import Accepts, Algorithm, MethodInfo, Start, check_steps
+from gossamer.algorithms.round import Round
 from gossamer.algorithms.schedules import LR
+from gossamer.algorithms.surrogate import Surrogate, memory_step, zeros_float64
 from gossamer.compression.base import Compressor
-from gossamer.errors import check_unit, settle
 from gossamer.registry import methods
 
 
 @dataclass(frozen=True)
 class CGTState:
-    """Models, trackers, the gradients of the step before, and COMM's memories with their neighbour sums."""
+    """Models, trackers, the gradients of the step before, and COMM's memories."""
 
     x: Tensor
     y: Tensor
-    old: Tensor
-    h: Tensor
-    mixed_h: Tensor
-    g: Tensor
-    mixed_g: Tensor
+    gradient: Tensor
+    h: Surrogate
+    g: Surrogate
 
 
 @methods.register("c_gt")
@@ -60,19 +59,21 @@ class CGT(Algorithm):
     a: float | None = None
     start: Start = "full"
 
-    title = "C-GT"
-    paper = "Liao et al., 2022 (arXiv 2205.12623)"
-    messages = 2
-    state = 7
-    compressors = "any"
-    assumes = "strong convexity; any difference between the clients"
-    rate = "linear"
-    equations = """
-        Xh, Xw = COMM(X);  Yh, Yw = COMM(Y)       COMM(Y):  q = C(Y - H);  Yh = H + q;  Yw = H W + q W;  H+ = H + a q
-        X+ = X - gamma (Xh - Xw) - eta Y          Y = F(X) at the start
-        Y+ = Y - gamma (Yh - Yw) + F(X+) - F(X)
-    """
-    lr_may_differ = True
+    info = MethodInfo(
+        title="C-GT",
+        paper="Liao et al., 2022 (arXiv 2205.12623)",
+        messages=2,
+        state=7,
+        compressors=Accepts.ANY,
+        assumes="strong convexity; any difference between the clients",
+        rate="linear",
+        equations="""
+            Xh, Xw = COMM(X);  Yh, Yw = COMM(Y)      COMM(Y):  q = C(Y - H);  Yh = H + q;  Yw = H W + q W;  H+ = H + a q
+            X+ = X - gamma (Xh - Xw) - eta Y          Y = F(X) at the start
+            Y+ = Y - gamma (Yh - Yw) + F(X+) - F(X)
+        """,
+        lr_may_differ=True,
+    )
     examples = (
         {"lr": 0.05, "gamma": 0.2},
         {"lr": 0.05, "gamma": 0.2, "a": 0.5},
@@ -81,25 +82,18 @@ class CGT(Algorithm):
 
     def __post_init__(self) -> None:
         check_steps(self)
-        settle(self, a=None if self.a is None else check_unit("a", self.a))
 
     def init(self, x: Tensor) -> CGTState:
         """The memories start at zero; Y^0 is taken in the first step."""
-        zero = zeros_float64(x)
-        return CGTState(x, zero, x, zero, zero, zero, zero)
+        return CGTState(x, zeros_float64(x), torch.zeros_like(x), Surrogate.zero("h", x), Surrogate.zero("g", x))
 
     def step(self, state: CGTState, round: Round) -> CGTState:
         """Y^t from the gradient at X^t, both messages, X^(t+1); `y` is kept mixed, ready for the next gradient."""
         x, gamma = state.x, self.gamma
-        grad = round.oracle(x) if round.t else self.first_gradient(x, round)
-        y = state.y + grad - state.old if round.t else state.y + grad
-        q_x = round.compress(self.compressor, x - state.h, "h")
-        q_y = round.compress(self.compressor, y - state.g, "g")
-        mixed_q_x, mixed_q_y = round.exchange(q_x, q_y).wait()
-
+        gradient = round.oracle(x) if round.t else self.first_gradient(x, round)
+        y = state.y + gradient - state.gradient
         a = memory_step(self.a, self.compressor, x.shape[1], averages=False)
-        of_x = comm(state.h, state.mixed_h, q_x, mixed_q_x, a)
-        of_y = comm(state.g, state.mixed_g, q_y, mixed_q_y, a)
-        x = x - (gamma * (of_x.y - of_x.mixed_y) + round.lr * y).to(x)
-        y = y - gamma * (of_y.y - of_y.mixed_y)
-        return CGTState(x, y, grad, of_x.h, of_x.mixed_h, of_y.h, of_y.mixed_h)
+        h, g = round.publish((state.h, x), (state.g, y), compressor=self.compressor, a=a)
+        x = x + (gamma * h.estimate().pull - round.lr * y).to(x)
+        y = y + gamma * g.estimate().pull
+        return CGTState(x, y, gradient, *round.arrived(h, g))

@@ -5,13 +5,21 @@ from math import inf
 
 from torch import Tensor
 
-from gossamer.algorithms.base import Algorithm, Round, check_steps, zeros_float64
-from gossamer.algorithms.communication import comm, memory_step
-from gossamer.algorithms.lead import LEADState
+from gossamer.algorithms.base import Accepts, Algorithm, MethodInfo, check_steps
+from gossamer.algorithms.round import Round
 from gossamer.algorithms.schedules import LR
+from gossamer.algorithms.surrogate import Surrogate, memory_step, zeros_float64
 from gossamer.compression.base import Compressor
-from gossamer.errors import check_unit, settle
 from gossamer.registry import methods
+
+
+@dataclass(frozen=True)
+class CEDASState:
+    """Models, the dual variable (float64), and COMM's memory."""
+
+    x: Tensor
+    dual: Tensor
+    h: Surrogate
 
 
 @methods.register("cedas")
@@ -44,38 +52,37 @@ class CEDAS(Algorithm):
     compressor: Compressor
     a: float | None = None
 
-    title = "CEDAS"
-    paper = "Huang and Pu, 2023 (arXiv 2301.05872)"
-    messages = 1
-    step_pace = inf
-    state = 4
-    compressors = "unbiased"
-    assumes = "bounded variance; any difference between the clients"
-    rate = "O(1/sqrt(nT)) as centralized SGD, after a transient"
-    equations = """
-        Z  = X - eta F(X);  Y = Z - D
-        Yh, Yw = COMM(Y):  q = C(Y - H);  Yh = H + q;  Yw = H W + q W;  H+ = H + a q
-        D+ = D + gamma/2 (Yh - Yw)                D = H = 0 at the start
-        X+ = Z - D+
-    """
-    lr_may_differ = True
+    info = MethodInfo(
+        title="CEDAS",
+        paper="Huang and Pu, 2023 (arXiv 2301.05872)",
+        messages=1,
+        state=4,
+        compressors=Accepts.UNBIASED,
+        assumes="bounded variance; any difference between the clients",
+        rate="O(1/sqrt(nT)) as centralized SGD, after a transient",
+        equations="""
+            Z  = X - eta F(X);  Y = Z - D
+            Yh, Yw = COMM(Y):  q = C(Y - H);  Yh = H + q;  Yw = H W + q W;  H+ = H + a q
+            D+ = D + gamma/2 (Yh - Yw)                D = H = 0 at the start
+            X+ = Z - D+
+        """,
+        step_pace=inf,
+        lr_may_differ=True,
+    )
     examples = ({"lr": 0.05, "gamma": 0.3}, {"lr": 0.05, "gamma": 0.3, "a": 0.5})
 
     def __post_init__(self) -> None:
         check_steps(self)
-        settle(self, a=None if self.a is None else check_unit("a", self.a))
 
-    def init(self, x: Tensor) -> LEADState:
+    def init(self, x: Tensor) -> CEDASState:
         """D = H = 0."""
-        zero = zeros_float64(x)
-        return LEADState(x, zero, zero, zero)
+        return CEDASState(x, zeros_float64(x), Surrogate.zero("h", x))
 
-    def step(self, state: LEADState, round: Round) -> LEADState:
+    def step(self, state: CEDASState, round: Round) -> CEDASState:
         """One gradient, one message."""
         x, dual = state.x, state.dual
         z = x - round.lr * round.oracle(x)
-        q = round.compress(self.compressor, z - dual - state.h, "h")
         a = memory_step(self.a, self.compressor, x.shape[1], averages=True)
-        y = comm(state.h, state.mixed_h, q, round.exchange(q).wait()[0], a)
-        dual = dual + self.gamma / 2 * (y.y - y.mixed_y)
-        return LEADState((z - dual).to(x), dual, y.h, y.mixed_h)
+        (h,) = round.publish((state.h, z - dual), compressor=self.compressor, a=a)
+        dual = dual - self.gamma / 2 * h.estimate().pull
+        return CEDASState((z - dual).to(x), dual, *round.arrived(h))

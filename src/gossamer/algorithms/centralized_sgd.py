@@ -5,8 +5,9 @@ from typing import Literal
 
 from torch import Tensor
 
-from gossamer.algorithms.base import Algorithm, Round, check_steps
+from gossamer.algorithms.base import Algorithm, MethodInfo, Needs, check_steps
 from gossamer.algorithms.dsgd import DSGDState
+from gossamer.algorithms.round import Round
 from gossamer.algorithms.schedules import LR
 from gossamer.errors import check_choice
 from gossamer.registry import methods
@@ -30,19 +31,20 @@ class CentralizedSGD(Algorithm):
     lr: LR
     batch: Literal["minibatch", "full"] = "minibatch"
 
-    title = "Centralized SGD"
-    paper = "Robbins and Monro, 1951"
-    messages = 1
-    state = 1
-    compressors = "none"
-    swing = 0
-    assumes = "that everyone can talk to everyone"
-    rate = "O(sigma/sqrt(nT)); O(1/T) with full gradients"
-    equations = """
-        X+ = (X - eta F(X)) 11'/n
-    """
-    lr_may_differ = True
-    is_centralized = True
+    info = MethodInfo(
+        title="Centralized SGD",
+        paper="Robbins and Monro, 1951",
+        messages=1,
+        state=1,
+        assumes="that everyone can talk to everyone",
+        rate="O(sigma/sqrt(nT)); O(1/T) with full gradients",
+        equations="""
+            X+ = (X - eta F(X)) 11'/n
+        """,
+        swing=0,
+        is_centralized=True,
+        lr_may_differ=True,
+    )
     examples = ({"lr": 0.05}, {"lr": 0.05, "batch": "full"})
 
     def __post_init__(self) -> None:
@@ -50,9 +52,9 @@ class CentralizedSGD(Algorithm):
         check_choice("batch", self.batch, ("minibatch", "full"))
 
     @property
-    def needs(self) -> str | None:
+    def needs(self) -> Needs | None:
         """Gradient descent needs all data."""
-        return "full gradients" if self.batch == "full" else None
+        return Needs.FULL_GRADIENTS if self.batch == "full" else None
 
     def init(self, x: Tensor) -> DSGDState:
         """The models."""

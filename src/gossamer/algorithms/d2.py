@@ -4,7 +4,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from gossamer.algorithms.base import Algorithm, Round, check_steps
+from gossamer.algorithms.base import Algorithm, MethodInfo, check_steps
+from gossamer.algorithms.round import Round
 from gossamer.algorithms.schedules import LR
 from gossamer.errors import InputError, check_bool
 from gossamer.registry import methods
@@ -42,19 +43,20 @@ class D2(Algorithm):
     lazy: bool = True
     mix_first: bool = True
 
-    title = "D2"
-    paper = "Tang et al., 2018 (arXiv 1803.07068)"
-    messages = 1
-    state = 3
-    compressors = "none"
-    swing = 0
-    assumes = "smallest eigenvalue of W above -1/3 (lazy: always so)"
-    rate = "O(sigma/sqrt(nT)), whatever the difference between the clients"
-    equations = """
-        X+ = (X - eta F(X)) W                     first
-        X+ = (2 X - X_prev - eta F(X) + eta F(X_prev)) W
-    """
-    lr_may_differ = True
+    info = MethodInfo(
+        title="D2",
+        paper="Tang et al., 2018 (arXiv 1803.07068)",
+        messages=1,
+        state=3,
+        assumes="smallest eigenvalue of W above -1/3 (lazy: always so)",
+        rate="O(sigma/sqrt(nT)), whatever the difference between the clients",
+        equations="""
+            X+ = (X - eta F(X)) W                     first
+            X+ = (2 X - X_prev - eta F(X) + eta F(X_prev)) W
+        """,
+        swing=0,
+        lr_may_differ=True,
+    )
     examples = ({"lr": 0.05}, {"lr": 0.05, "mix_first": False})
 
     def __post_init__(self) -> None:

@@ -5,9 +5,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gossamer.algorithms.base import Algorithm, Round, check_steps, zeros_float64
+from gossamer.algorithms.base import Algorithm, MethodInfo, Needs, check_steps
 from gossamer.algorithms.gt_sarah import SARAHState, recursive_tracking
+from gossamer.algorithms.round import Round
 from gossamer.algorithms.schedules import LR
+from gossamer.algorithms.surrogate import zeros_float64
 from gossamer.errors import check_integer, settle
 from gossamer.registry import methods
 
@@ -34,21 +36,22 @@ class DGET(Algorithm):
     lr: LR
     period: int = 10
 
-    title = "D-GET"
-    paper = "Sun et al., 2020 (arXiv 1910.05857)"
-    messages = 2
-    step_pace = 0.2
-    gradients = "2 (a full one every q-th round)"
-    state = 4
-    compressors = "none"
-    assumes = "finite sums, mean-square smoothness"
-    rate = "||grad f||^2 <= eps after O(m + sqrt(m)/eps) gradients of rows a client"
-    equations = """
-        X+ = X W - eta Y                          Y = v = F(X) full at the start
-        v+ = F(X+) full, every q-th round; else F(X+; xi) - F(X; xi) + v
-        Y+ = Y W + v+ - v
-    """
-    lr_may_differ = True
+    info = MethodInfo(
+        title="D-GET",
+        paper="Sun et al., 2020 (arXiv 1910.05857)",
+        messages=2,
+        gradients="2 (a full one every q-th round)",
+        state=4,
+        assumes="finite sums, mean-square smoothness",
+        rate="||grad f||^2 <= eps after O(m + sqrt(m)/eps) gradients of rows a client",
+        equations="""
+            X+ = X W - eta Y                          Y = v = F(X) full at the start
+            v+ = F(X+) full, every q-th round; else F(X+; xi) - F(X; xi) + v
+            Y+ = Y W + v+ - v
+        """,
+        step_pace=0.2,
+        lr_may_differ=True,
+    )
     examples = ({"lr": 0.05}, {"lr": 0.05, "period": 3})
 
     def __post_init__(self) -> None:
@@ -56,9 +59,9 @@ class DGET(Algorithm):
         settle(self, period=check_integer("period", self.period, 1))
 
     @property
-    def needs(self) -> str:
+    def needs(self) -> Needs:
         """Every now and then."""
-        return "full gradients"
+        return Needs.FULL_GRADIENTS
 
     def init(self, x: Tensor) -> SARAHState:
         """Y and v are taken in the first step."""

@@ -4,8 +4,10 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from gossamer.algorithms.base import Algorithm, Round, check_steps, zeros_float64
+from gossamer.algorithms.base import Algorithm, MethodInfo, check_steps
+from gossamer.algorithms.round import Round
 from gossamer.algorithms.schedules import LR
+from gossamer.algorithms.surrogate import zeros_float64
 from gossamer.compression.base import Compressor
 from gossamer.registry import methods
 
@@ -47,18 +49,20 @@ class DeepSqueeze(Algorithm):
     gamma: float
     compressor: Compressor
 
-    title = "DeepSqueeze"
-    paper = "Tang et al., 2019 (arXiv 1907.07346)"
-    messages = 1
-    state = 2
-    assumes = "bounded dissimilarity"
-    rate = "O(sigma/sqrt(nT)) leading; a floor at constant step"
-    equations = """
-        X' = X - eta F(X)
-        V  = X' + D;  c = C(V);  D+ = V - c       D = 0 at the start
-        X+ = X' + gamma c (W - I)
-    """
-    lr_may_differ = True
+    info = MethodInfo(
+        title="DeepSqueeze",
+        paper="Tang et al., 2019 (arXiv 1907.07346)",
+        messages=1,
+        state=2,
+        assumes="bounded dissimilarity",
+        rate="O(sigma/sqrt(nT)) leading; a floor at constant step",
+        equations="""
+            X' = X - eta F(X)
+            V  = X' + D;  c = C(V);  D+ = V - c       D = 0 at the start
+            X+ = X' + gamma c (W - I)
+        """,
+        lr_may_differ=True,
+    )
     examples = ({"lr": 0.02, "gamma": 0.05},)
 
     def __post_init__(self) -> None:
@@ -72,6 +76,5 @@ class DeepSqueeze(Algorithm):
         """Step, compress with what was left out before, gossip."""
         x = state.x - round.lr * round.oracle(state.x)
         v = x + state.error
-        c = round.compress(self.compressor, v, "x")
-        moved = round.exchange(c).wait()[0] - c.dense()
-        return DeepSqueezeState(x + (self.gamma * moved).to(x), v - c.dense())
+        sent = round.send(self.compressor, x=v)
+        return DeepSqueezeState(x + (self.gamma * sent.pulls()[0]).to(x), v - sent.dense()[0])

@@ -4,8 +4,10 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from gossamer.algorithms.base import Algorithm, Round, check_steps, zeros_float64
+from gossamer.algorithms.base import Algorithm, MethodInfo, Needs, check_steps
+from gossamer.algorithms.round import Round
 from gossamer.algorithms.schedules import LR
+from gossamer.algorithms.surrogate import zeros_float64
 from gossamer.errors import check_integer, check_unit, settle
 from gossamer.registry import methods
 
@@ -49,22 +51,23 @@ class DESTRESS(Algorithm):
     outer_mixing: int = 2
     activation: float = 1.0
 
-    title = "DESTRESS"
-    paper = "Li et al., 2022 (arXiv 2110.01165)"
-    messages = 4  # with two exchanges a mixing
-    step_pace = 0.08
-    exchanges = "2 K_in = 4 (K_in + K_out every S-th round)"
-    gradients = "2 (a full one every S-th round)"
-    state = 5
-    compressors = "none"
-    assumes = "finite sums, mean-square smoothness"
-    rate = "||grad f||^2 <= eps after O(m + sqrt(m/n)/eps) gradients of rows a client"
-    equations = """
-        s  = (s + F(X) - F(X_last)) W_out         every S-th round, in full; then v = s
-        X+ = (X - eta v) W_in
-        v+ = (v + (F(X+; xi) - F(X; xi)) lambda/p) W_in
-    """
-    lr_may_differ = True
+    info = MethodInfo(
+        title="DESTRESS",
+        paper="Li et al., 2022 (arXiv 2110.01165)",
+        messages=4,
+        exchanges="2 K_in = 4 (K_in + K_out every S-th round)",
+        gradients="2 (a full one every S-th round)",
+        state=5,
+        assumes="finite sums, mean-square smoothness",
+        rate="||grad f||^2 <= eps after O(m + sqrt(m/n)/eps) gradients of rows a client",
+        equations="""
+            s  = (s + F(X) - F(X_last)) W_out         every S-th round, in full; then v = s
+            X+ = (X - eta v) W_in
+            v+ = (v + (F(X+; xi) - F(X; xi)) lambda/p) W_in
+        """,
+        step_pace=0.08,
+        lr_may_differ=True,
+    )
     examples = ({"lr": 0.05}, {"lr": 0.05, "period": 3, "inner_mixing": 1, "outer_mixing": 3, "activation": 0.7})
 
     def __post_init__(self) -> None:
@@ -74,9 +77,9 @@ class DESTRESS(Algorithm):
         settle(self, activation=check_unit("activation", self.activation))
 
     @property
-    def needs(self) -> str:
+    def needs(self) -> Needs:
         """At every refresh."""
-        return "full gradients"
+        return Needs.FULL_GRADIENTS
 
     def init(self, x: Tensor) -> DESTRESSState:
         """s = 0 and F(X_last) = 0."""

@@ -5,17 +5,11 @@ from typing import Literal
 
 from torch import Tensor
 
-from gossamer.algorithms.base import (
-    Algorithm,
-    Pending,
-    Round,
-    Start,
-    check_steps,
-    nothing_pending,
-    zeros_float64,
-)
-from gossamer.algorithms.motef_vr import storm
+from gossamer.algorithms.base import Algorithm, MethodInfo, Start, check_steps
+from gossamer.algorithms.estimators import storm
+from gossamer.algorithms.round import Round
 from gossamer.algorithms.schedules import LR
+from gossamer.algorithms.surrogate import Surrogate, zeros_float64
 from gossamer.compression.base import Compressor
 from gossamer.errors import check_choice, check_unit, settle
 from gossamer.registry import methods
@@ -23,17 +17,14 @@ from gossamer.registry import methods
 
 @dataclass(frozen=True)
 class DoCoMState:
-    """Models, trackers and their surrogates with neighbour sums; STORM's estimates; the models of the step before."""
+    """Models and trackers with their surrogates; STORM's estimates; the models of the step before."""
 
     x: Tensor
-    h: Tensor
-    mixed_h: Tensor
+    h: Surrogate
     v: Tensor
-    g: Tensor
-    mixed_g: Tensor
+    g: Surrogate
     m: Tensor
     old_x: Tensor
-    pending: Pending
 
 
 @methods.register("docom")
@@ -71,20 +62,22 @@ class DoCoM(Algorithm):
     order: Literal["fresh", "stale"] = "fresh"
     start: Start = "full"
 
-    title = "DoCoM"
-    paper = "Yau and Wai, 2023 (arXiv 2202.00255)"
-    messages = 2
-    exchanges = "2 (1 stale)"
-    gradients = "2"
-    state = 8
-    assumes = "mean-square smoothness; any difference between the clients"
-    rate = "O(T^(-2/3)); linear under PL with full gradients"
-    equations = """
-        X' = X - eta g;  Xh+ = Xh + C(X' - Xh);  X+ = X' + gamma Xh+ (W - I)
-        v+ = beta F(X+; xi) + (1 - beta)(v + F(X+; xi) - F(X; xi))
-        g' = g + v+ - v;  gh+ = gh + C(g' - gh);  g+ = g' + gamma gh+ (W - I)      v = g = F(X) at the start
-    """
-    lr_may_differ = True
+    info = MethodInfo(
+        title="DoCoM",
+        paper="Yau and Wai, 2023 (arXiv 2202.00255)",
+        messages=2,
+        exchanges="2 (1 stale)",
+        gradients="2",
+        state=8,
+        assumes="mean-square smoothness; any difference between the clients",
+        rate="O(T^(-2/3)); linear under PL with full gradients",
+        equations="""
+            X' = X - eta g;  Xh+ = Xh + C(X' - Xh);  X+ = X' + gamma Xh+ (W - I)
+            v+ = beta F(X+; xi) + (1 - beta)(v + F(X+; xi) - F(X; xi))
+            g' = g + v+ - v;  gh+ = gh + C(g' - gh);  g+ = g' + gamma gh+ (W - I)      v = g = F(X) at the start
+        """,
+        lr_may_differ=True,
+    )
     examples = (
         {"lr": 0.05, "gamma": 0.2},
         {"lr": 0.05, "gamma": 0.2, "beta": 0.5, "order": "stale", "start": "minibatch"},
@@ -98,33 +91,24 @@ class DoCoM(Algorithm):
     def init(self, x: Tensor) -> DoCoMState:
         """Surrogates at zero; the trackers are taken in the first step."""
         zero = zeros_float64(x)
-        return DoCoMState(x, zero, zero, zero, zero, zero, zero, x, nothing_pending(2))
+        return DoCoMState(x, Surrogate.zero("h", x), zero, Surrogate.zero("g", x), zero, x)
 
     def step(self, state: DoCoMState, round: Round) -> DoCoMState:
         """The trackers at this model, then the next model."""
-        x, h, v, g, gamma, is_fresh = state.x, state.h, state.v, state.g, self.gamma, self.order == "fresh"
-        mixed_q_h, mixed_q_g = state.pending.wait()
-        mixed_h, mixed_g = state.mixed_h + mixed_q_h, state.mixed_g + mixed_q_g
+        x, gamma, compressor = state.x, self.gamma, self.compressor
+        h, g = round.arrived(state.h, state.g)
+        m = storm(state.m, round, x, state.old_x, self.beta) if round.t else self.first_gradient(x, round).double()
+        v = state.v + m - state.m
+        if self.order == "stale":
+            v = v + gamma * g.pull
+            new = x - (round.lr * v).to(x)
+            new = new + (gamma * h.pull).to(x)
+            h, g = round.publish((h, new), (g, v if round.t else None), compressor=compressor)
+            return DoCoMState(new, h, v, g, m, x)
 
-        q_g = None
-        if round.t == 0:
-            m = v = self.first_gradient(x, round).double()
-        else:
-            m = storm(state.m, round, x, state.old_x, self.beta)
-            v = v + m - state.m
-            v = v if is_fresh else v + gamma * (mixed_g - g)
-            q_g = round.compress(self.compressor, v - g, "g")
-            g = g + q_g.dense()
-            if is_fresh:
-                mixed_g = mixed_g + round.exchange(q_g).wait()[0]
-                v = v + gamma * (mixed_g - g)
-
+        if round.t:
+            g = round.arrived(*round.publish((g, v), compressor=compressor))[0]
+            v = v + gamma * g.pull
         new = x - (round.lr * v).to(x)
-        new = new if is_fresh else new + (gamma * (mixed_h - h)).to(x)
-        q_h = round.compress(self.compressor, new - h, "h")
-        h = h + q_h.dense()
-        if not is_fresh:
-            return DoCoMState(new, h, mixed_h, v, g, mixed_g, m, x, round.exchange(q_h, q_g))
-        mixed_h = mixed_h + round.exchange(q_h).wait()[0]
-        new = new + (gamma * (mixed_h - h)).to(x)
-        return DoCoMState(new, h, mixed_h, v, g, mixed_g, m, x, nothing_pending(2))
+        (h,) = round.arrived(*round.publish((h, new), compressor=compressor))
+        return DoCoMState(new + (gamma * h.pull).to(x), h, v, g, m, x)

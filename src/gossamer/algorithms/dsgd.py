@@ -5,9 +5,9 @@ from typing import Literal
 
 from torch import Tensor
 
-from gossamer.algorithms.base import Algorithm, Round, check_steps
+from gossamer.algorithms.base import Algorithm, MethodInfo, check_steps
+from gossamer.algorithms.round import Round
 from gossamer.algorithms.schedules import LR
-from gossamer.compression.dense import identity
 from gossamer.errors import check_choice
 from gossamer.registry import methods
 
@@ -36,19 +36,20 @@ class DSGD(Algorithm):
     lr: LR
     order: Literal["combine-then-adapt", "adapt-then-combine"] = "combine-then-adapt"
 
-    title = "DSGD"
-    paper = "Lian et al., 2017 (arXiv 1705.09056)"
-    messages = 1
-    state = 1
-    compressors = "none"
-    swing = 1
-    assumes = "bounded dissimilarity"
-    rate = "O(sigma/sqrt(nT)) + terms in zeta^2/rho^2; a floor at constant step"
-    equations = """
-        X+ = X W - eta F(X)                       combine-then-adapt
-        X+ = (X - eta F(X)) W                     adapt-then-combine
-    """
-    lr_may_differ = True
+    info = MethodInfo(
+        title="DSGD",
+        paper="Lian et al., 2017 (arXiv 1705.09056)",
+        messages=1,
+        state=1,
+        assumes="bounded dissimilarity",
+        rate="O(sigma/sqrt(nT)) + terms in zeta^2/rho^2; a floor at constant step",
+        equations="""
+            X+ = X W - eta F(X)                       combine-then-adapt
+            X+ = (X - eta F(X)) W                     adapt-then-combine
+        """,
+        swing=1,
+        lr_may_differ=True,
+    )
     examples = ({"lr": 0.05}, {"lr": 0.05, "order": "adapt-then-combine"})
 
     def __post_init__(self) -> None:
@@ -63,8 +64,8 @@ class DSGD(Algorithm):
         """Mix and step, in the chosen order."""
         x = state.x
         if self.order == "combine-then-adapt":
-            pending = round.exchange(round.compress(identity(), x, "x"))
-            grad = round.oracle(x)  # while the models travel
-            return DSGDState(pending.wait()[0].to(x) - round.lr * grad)
-        z = x - round.lr * round.oracle(x)
-        return DSGDState(round.exchange(round.compress(identity(), z, "x")).wait()[0].to(x))
+            sent = round.send(x=x)
+            gradient = round.oracle(x)  # while the models travel
+            return DSGDState(sent.mixed()[0].to(x) - round.lr * gradient)
+        sent = round.send(x=x - round.lr * round.oracle(x))
+        return DSGDState(sent.mixed()[0].to(x))

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from gossamer.algorithms.base import Algorithm, Round, check_steps
+from gossamer.algorithms.base import Algorithm, MethodInfo, check_steps
+from gossamer.algorithms.round import Round
 from gossamer.algorithms.schedules import LR
-from gossamer.compression.dense import identity
 from gossamer.registry import methods
 
 
@@ -37,19 +37,20 @@ class EXTRA(Algorithm):
 
     lr: LR
 
-    title = "EXTRA"
-    paper = "Shi et al., 2015 (arXiv 1404.6264)"
-    messages = 1
-    state = 3
-    compressors = "none"
-    swing = 1
-    assumes = "convexity"
-    rate = "O(1/T) convex; linear if strongly convex"
-    equations = """
-        X+ = X W - eta F(X)                       first
-        X+ = X (I + W) - X_prev (I + W)/2 - eta (F(X) - F(X_prev))
-    """
-    lr_may_differ = True
+    info = MethodInfo(
+        title="EXTRA",
+        paper="Shi et al., 2015 (arXiv 1404.6264)",
+        messages=1,
+        state=3,
+        assumes="convexity",
+        rate="O(1/T) convex; linear if strongly convex",
+        equations="""
+            X+ = X W - eta F(X)                       first
+            X+ = X (I + W) - X_prev (I + W)/2 - eta (F(X) - F(X_prev))
+        """,
+        swing=1,
+        lr_may_differ=True,
+    )
 
     def __post_init__(self) -> None:
         check_steps(self)
@@ -66,9 +67,8 @@ class EXTRA(Algorithm):
     def step(self, state: EXTRAState, round: Round) -> EXTRAState:
         """The models travel while the gradient is taken."""
         x = state.exact
-        q = round.compress(identity(), x, "x")
-        pending = round.exchange(q)
+        sent = round.send(x=x)
         moved = round.lr * round.oracle(state.x)
-        mixed = x + (pending.wait()[0] - q.dense())  # X W
+        mixed = x + sent.pulls()[0]  # X W
         exact = x + mixed - state.old - moved
         return EXTRAState(exact.to(state.x), exact, (x + mixed) / 2 - moved)

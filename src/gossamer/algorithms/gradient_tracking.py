@@ -3,11 +3,13 @@
 from dataclasses import dataclass
 from typing import Literal
 
+import torch
 from torch import Tensor
 
-from gossamer.algorithms.base import Algorithm, Round, Start, check_steps, zeros_float64
+from gossamer.algorithms.base import Algorithm, MethodInfo, Start, check_steps
+from gossamer.algorithms.round import Round
 from gossamer.algorithms.schedules import LR
-from gossamer.compression.dense import identity
+from gossamer.algorithms.surrogate import zeros_float64
 from gossamer.errors import check_choice
 from gossamer.registry import methods
 
@@ -20,7 +22,7 @@ class TrackingState:
 
     x: Tensor
     y: Tensor
-    old: Tensor
+    gradient: Tensor
 
 
 @methods.register("gradient_tracking")
@@ -44,24 +46,25 @@ class GradientTracking(Algorithm):
     order: Literal["combine-then-adapt", "adapt-then-combine", "semi"] = "combine-then-adapt"
     start: Start = "full"
 
-    title = "Gradient tracking"
-    paper = "Nedic et al., 2017 (arXiv 1607.03218)"
-    messages = 2
-    step_pace = 0.2
-    exchanges = "1 (2 in the other orders)"
-    state = 3
-    compressors = "none"
-    assumes = "nothing more: any difference between the clients"
-    rate = "O(1/T); O(sigma/sqrt(nT)) stochastic; linear if strongly convex"
-    equations = """
-        X+ = X W - eta Y                          combine-then-adapt; Y = F(X) at the start
-        Y+ = Y W + F(X+) - F(X)
-        X+ = (X - eta Y) W                        adapt-then-combine
-        Y+ = (Y + F(X+) - F(X)) W
-        X+ = (X - eta Y) W                        semi
-        Y+ = Y W + F(X+) - F(X)
-    """
-    lr_may_differ = True
+    info = MethodInfo(
+        title="Gradient tracking",
+        paper="Nedic et al., 2017 (arXiv 1607.03218)",
+        messages=2,
+        exchanges="1 (2 in the other orders)",
+        state=3,
+        assumes="nothing more: any difference between the clients",
+        rate="O(1/T); O(sigma/sqrt(nT)) stochastic; linear if strongly convex",
+        equations="""
+            X+ = X W - eta Y                          combine-then-adapt; Y = F(X) at the start
+            Y+ = Y W + F(X+) - F(X)
+            X+ = (X - eta Y) W                        adapt-then-combine
+            Y+ = (Y + F(X+) - F(X)) W
+            X+ = (X - eta Y) W                        semi
+            Y+ = Y W + F(X+) - F(X)
+        """,
+        step_pace=0.2,
+        lr_may_differ=True,
+    )
     examples = (
         {"lr": 0.05},
         {"lr": 0.05, "order": "adapt-then-combine"},
@@ -74,23 +77,19 @@ class GradientTracking(Algorithm):
 
     def init(self, x: Tensor) -> TrackingState:
         """Y^0 is taken in the first step."""
-        return TrackingState(x, zeros_float64(x), x)
+        return TrackingState(x, zeros_float64(x), torch.zeros_like(x))
 
     def step(self, state: TrackingState, round: Round) -> TrackingState:
         """Y^t from the gradient at X^t, then X^(t+1)."""
         x, y = state.x, state.y
         adapts_first = self.order != "combine-then-adapt"
-        # X^t and Y^(t-1) are known already, and travel while the gradient is taken.
-        q_x = None if adapts_first else round.compress(identity(), x, "x")
-        q_y = None if round.t == 0 or self.order == "adapt-then-combine" else round.compress(identity(), y, "y")
-        pending = round.exchange(q_x, q_y)
-        grad = round.oracle(x) if round.t else self.first_gradient(x, round)
-        mixed_x, mixed_y = pending.wait()
+        mixes_later = round.t == 0 or self.order == "adapt-then-combine"
+        # X^t and Y^(t-1) are already known, and travel while the gradient is taken.
+        sent = round.send(x=None if adapts_first else x, y=None if mixes_later else y)
+        gradient = round.oracle(x) if round.t else self.first_gradient(x, round)
 
-        if q_y is not None:
-            y = y + (mixed_y - q_y.dense())
-        y = y + grad - state.old if round.t else y + grad
+        y = y + sent.pulls()[1] + gradient - state.gradient
         if self.order == "adapt-then-combine" and round.t:
             y = round.mix(y, "y")
-        new = round.mix(x - round.lr * y, "x") if adapts_first else mixed_x - round.lr * y
-        return TrackingState(new.to(x), y, grad)
+        new = round.mix(x - round.lr * y, "x") if adapts_first else sent.mixed()[0] - round.lr * y
+        return TrackingState(new.to(x), y, gradient)

@@ -6,9 +6,10 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from gossamer.algorithms.base import EACH_ROW, Algorithm, Round, Samples, check_steps, zeros_float64
+from gossamer.algorithms.base import Algorithm, MethodInfo, Needs, check_steps
+from gossamer.algorithms.round import Round, Samples
 from gossamer.algorithms.schedules import LR
-from gossamer.compression.dense import identity
+from gossamer.algorithms.surrogate import zeros_float64
 from gossamer.errors import check_choice
 from gossamer.registry import methods
 
@@ -55,27 +56,28 @@ class GTSAGA(Algorithm):
     lr: LR
     order: Literal["adapt-then-combine", "combine-then-adapt"] = "adapt-then-combine"
 
-    title = "GT-SAGA"
-    paper = "Xin et al., 2022 (arXiv 2011.03853)"
-    messages = 2
-    step_pace = 0.2
-    exchanges = "2 (1 combine-then-adapt)"
-    gradients = "2 (1 combine-then-adapt; all rows at the start)"
-    state = "3 + m"
-    compressors = "none"
-    assumes = "finite sums (combine-then-adapt: and strong convexity)"
-    rate = "O(1/T); linear under PL (combine-then-adapt: linear if strongly convex); exact with single rows"
-    equations = """
-        g  = F_tau(X) - table_tau + mean(table)   adapt-then-combine; Y = g_prev = 0 at the start
-        Y+ = (Y + g - g_prev) W
-        X+ = (X - eta Y+) W
-        table_s = F_s(X)                          s drawn independently of tau
+    info = MethodInfo(
+        title="GT-SAGA",
+        paper="Xin et al., 2022 (arXiv 2011.03853)",
+        messages=2,
+        exchanges="2 (1 combine-then-adapt)",
+        gradients="2 (1 combine-then-adapt; all rows at the start)",
+        state="3 + m",
+        assumes="finite sums (combine-then-adapt: and strong convexity)",
+        rate="O(1/T); linear under PL (combine-then-adapt: linear if strongly convex); exact with single rows",
+        equations="""
+            g  = F_tau(X) - table_tau + mean(table)   adapt-then-combine; Y = g_prev = 0 at the start
+            Y+ = (Y + g - g_prev) W
+            X+ = (X - eta Y+) W
+            table_s = F_s(X)                          s drawn independently of tau
 
-        X+ = X W - eta Y                          combine-then-adapt; Y = g = F(X) in full at the start
-        g+ = F_s(X+) - table_s + mean(table);  then table_s = F_s(X+)
-        Y+ = Y W + g+ - g
-    """
-    lr_may_differ = True
+            X+ = X W - eta Y                          combine-then-adapt; Y = g = F(X) in full at the start
+            g+ = F_s(X+) - table_s + mean(table);  then table_s = F_s(X+)
+            Y+ = Y W + g+ - g
+        """,
+        step_pace=0.2,
+        lr_may_differ=True,
+    )
     examples = ({"lr": 0.05}, {"lr": 0.05, "order": "combine-then-adapt"})
 
     def __post_init__(self) -> None:
@@ -83,9 +85,9 @@ class GTSAGA(Algorithm):
         check_choice("order", self.order, ("adapt-then-combine", "combine-then-adapt"))
 
     @property
-    def needs(self) -> str:
+    def needs(self) -> Needs:
         """One gradient per row."""
-        return EACH_ROW
+        return Needs.ROW_GRADIENTS
 
     def init(self, x: Tensor) -> GTSAGAState:
         """The table is filled in the first step."""
@@ -100,14 +102,10 @@ class GTSAGA(Algorithm):
             new = round.mix(x - round.lr * y, "x")
         else:
             # X^t and Y^(t-1) are already known, and travel while the gradient is computed.
-            q_y = round.compress(identity(), y, "y") if round.t else None
-            pending = round.exchange(round.compress(identity(), x, "x"), q_y)
+            sent = round.send(x=x, y=y if round.t else None)
             g, table = self._estimate(state, round, "batch")
-            mixed_x, mixed_y = pending.wait()
-            if q_y is not None:
-                y = y + (mixed_y - q_y.dense())
-            y = y + g - state.old
-            new = mixed_x - round.lr * y
+            y = y + sent.pulls()[1] + g - state.old
+            new = sent.mixed()[0] - round.lr * y
         return GTSAGAState(new.to(x), y, g, table)
 
     def _estimate(self, state: GTSAGAState, round: Round, purpose: str) -> tuple[Tensor, Tensor]:

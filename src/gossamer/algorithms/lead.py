@@ -5,22 +5,22 @@ from math import inf
 
 from torch import Tensor
 
-from gossamer.algorithms.base import Algorithm, Round, check_steps, zeros_float64
-from gossamer.algorithms.communication import comm, memory_step
+from gossamer.algorithms.base import Accepts, Algorithm, MethodInfo, check_steps
+from gossamer.algorithms.round import Round
 from gossamer.algorithms.schedules import LR
+from gossamer.algorithms.surrogate import Surrogate, memory_step, zeros_float64
 from gossamer.compression.base import Compressor
-from gossamer.errors import InputError, check_bool, check_unit, settle
+from gossamer.errors import InputError, check_bool
 from gossamer.registry import methods
 
 
 @dataclass(frozen=True)
 class LEADState:
-    """Models, the dual variable, COMM's memory and its neighbour sums; all but the models in float64."""
+    """Models, the dual variable (float64), and COMM's memory."""
 
     x: Tensor
     dual: Tensor
-    h: Tensor
-    mixed_h: Tensor
+    h: Surrogate
 
 
 @methods.register("lead")
@@ -56,22 +56,24 @@ class LEAD(Algorithm):
     a: float | None = None
     mix_first: bool = False
 
-    title = "LEAD"
-    paper = "Liu et al., 2021 (arXiv 2007.00232)"
-    messages = 1
-    step_pace = inf
-    state = 4
-    compressors = "unbiased"
-    assumes = "strong convexity"
-    rate = "linear"
-    equations = """
-        X+ = X - eta F(X)                         first; then
-        Y  = X - eta F(X) - eta D
-        Yh, Yw = COMM(Y):  q = C(Y - H);  Yh = H + q;  Yw = H W + q W;  H+ = H + a q
-        D+ = D + gamma/(2 eta) (Yh - Yw)          D = H = 0 at the start
-        X+ = X - eta F(X) - eta D+
-    """
-    lr_may_differ = True
+    info = MethodInfo(
+        title="LEAD",
+        paper="Liu et al., 2021 (arXiv 2007.00232)",
+        messages=1,
+        state=4,
+        compressors=Accepts.UNBIASED,
+        assumes="strong convexity",
+        rate="linear",
+        equations="""
+            X+ = X - eta F(X)                         first; then
+            Y  = X - eta F(X) - eta D
+            Yh, Yw = COMM(Y):  q = C(Y - H);  Yh = H + q;  Yw = H W + q W;  H+ = H + a q
+            D+ = D + gamma/(2 eta) (Yh - Yw)          D = H = 0 at the start
+            X+ = X - eta F(X) - eta D+
+        """,
+        step_pace=inf,
+        lr_may_differ=True,
+    )
     examples = (
         {"lr": 0.05, "gamma": 0.3},
         {"lr": 0.05, "gamma": 0.3, "a": 0.5},
@@ -82,13 +84,11 @@ class LEAD(Algorithm):
         check_steps(self)
         if getattr(self.lr, "eta_min", 1.0) == 0:
             raise InputError(f"LEAD divides by its step size, which {self.lr} takes to 0; set `eta_min`, or use CEDAS.")
-        settle(self, a=None if self.a is None else check_unit("a", self.a))
         check_bool("mix_first", self.mix_first)
 
     def init(self, x: Tensor) -> LEADState:
         """D = H = 0."""
-        zero = zeros_float64(x)
-        return LEADState(x, zero, zero, zero)
+        return LEADState(x, zeros_float64(x), Surrogate.zero("h", x))
 
     def step(self, state: LEADState, round: Round) -> LEADState:
         """One gradient, one message; in the first round line 2, without a message."""
@@ -96,8 +96,7 @@ class LEAD(Algorithm):
         z = x - eta * round.oracle(x)
         if round.t == 0 and not self.mix_first:
             return replace(state, x=z)
-        q = round.compress(self.compressor, z - eta * dual - state.h, "h")
         a = memory_step(self.a, self.compressor, x.shape[1], averages=True)
-        y = comm(state.h, state.mixed_h, q, round.exchange(q).wait()[0], a)
-        dual = dual + self.gamma / (2 * eta) * (y.y - y.mixed_y)
-        return LEADState((z - eta * dual).to(x), dual, y.h, y.mixed_h)
+        (h,) = round.publish((state.h, z - eta * dual), compressor=self.compressor, a=a)
+        dual = dual - self.gamma / (2 * eta) * h.estimate().pull
+        return LEADState((z - eta * dual).to(x), dual, *round.arrived(h))

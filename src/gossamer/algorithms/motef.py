@@ -1,22 +1,29 @@
 """MoTEF: momentum tracking with compressed messages."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from torch import Tensor
 
-from gossamer.algorithms.base import (
-    Algorithm,
-    Round,
-    Start,
-    check_steps,
-    nothing_pending,
-    zeros_float64,
-)
-from gossamer.algorithms.beer import BEERState, track
+from gossamer.algorithms.base import Algorithm, MethodInfo, Start, check_steps
+from gossamer.algorithms.estimators import momentum
+from gossamer.algorithms.round import Round
 from gossamer.algorithms.schedules import LR
+from gossamer.algorithms.surrogate import Surrogate, zeros_float64
+from gossamer.algorithms.tracking import Tracked, track
 from gossamer.compression.base import Compressor
 from gossamer.errors import check_unit, settle
 from gossamer.registry import methods
+
+
+@dataclass(frozen=True)
+class MoTEFState:
+    """BEER's letters, and the momentum M."""
+
+    x: Tensor
+    h: Surrogate
+    v: Tensor
+    g: Surrogate
+    m: Tensor
 
 
 @methods.register("motef")
@@ -29,7 +36,7 @@ class MoTEF(Algorithm):
     ======  ======  ==========================================================
     here    paper   meaning
     ======  ======  ==========================================================
-    m       M       momentum: what V tracks (kept as the state's `old`)
+    m       M       momentum: what V tracks
     lam     lambda  how much a new gradient counts; with 1 this is BEER
     ======  ======  ==========================================================
 
@@ -55,36 +62,36 @@ class MoTEF(Algorithm):
     lam: float = 0.1
     start: Start = "full"
 
-    title = "MoTEF"
-    paper = "Islamov et al., 2025 (arXiv 2405.20114)"
-    messages = 2
-    state = 7
-    assumes = "bounded variance; any batch, any difference between the clients"
-    rate = "O(sigma/sqrt(nT)) as distributed SGD, with linear speed-up"
-    equations = """
-        X+ = X + gamma H (W - I) - eta V
-        H+ = H + C(X+ - H)
-        M+ = (1 - lam) M + lam F(X+)
-        V+ = V + gamma G (W - I) + M+ - M
-        G+ = G + C(V+ - G)                        M = V = F(X), H = G = 0 at the start
-    """
-    lr_may_differ = True
+    info = MethodInfo(
+        title="MoTEF",
+        paper="Islamov et al., 2025 (arXiv 2405.20114)",
+        messages=2,
+        state=7,
+        assumes="bounded variance; any batch, any difference between the clients",
+        rate="O(sigma/sqrt(nT)) as distributed SGD, with linear speed-up",
+        equations="""
+            X+ = X + gamma H (W - I) - eta V
+            H+ = H + C(X+ - H)
+            M+ = (1 - lam) M + lam F(X+)
+            V+ = V + gamma G (W - I) + M+ - M
+            G+ = G + C(V+ - G)                        M = V = F(X), H = G = 0 at the start
+        """,
+        lr_may_differ=True,
+    )
     examples = ({"lr": 0.05, "gamma": 0.2}, {"lr": 0.05, "gamma": 0.2, "lam": 1.0, "start": "minibatch"})
 
     def __post_init__(self) -> None:
         check_steps(self)
         settle(self, lam=check_unit("lam", self.lam))
 
-    def init(self, x: Tensor) -> BEERState:
+    def init(self, x: Tensor) -> MoTEFState:
         """H^0 = G^0 = 0; M^0 and V^0 are taken in the first step."""
         zero = zeros_float64(x)
-        return BEERState(x, zero, zero, zero, zero, zero, zero, nothing_pending(2))
+        return MoTEFState(x, Surrogate.zero("h", x), zero, Surrogate.zero("g", x), zero)
 
-    def step(self, state: BEERState, round: Round) -> BEERState:
+    def step(self, state: MoTEFState, round: Round) -> MoTEFState:
         """The momentum at this model; then BEER's lines."""
-        x, m = state.x, state.old
-        if round.t == 0:
-            new = self.first_gradient(x, round).double()
-            return replace(track(state, round, new, None, self.gamma, self.compressor), old=new)
-        new = (1 - self.lam) * m + self.lam * round.oracle(x)
-        return replace(track(state, round, new, m, self.gamma, self.compressor), old=new)
+        x, m = state.x, state.m
+        new = momentum(m, round.oracle(x), self.lam) if round.t else self.first_gradient(x, round).double()
+        tracked = Tracked(x, state.h, state.v, state.g)
+        return MoTEFState(*track(tracked, new, m, round, gamma=self.gamma, compressor=self.compressor), m=new)

@@ -4,8 +4,9 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from gossamer.algorithms.base import Algorithm, Round, check_steps
+from gossamer.algorithms.base import Algorithm, MethodInfo, check_steps
 from gossamer.algorithms.d2 import D2State, extrapolate_and_mix
+from gossamer.algorithms.round import Round
 from gossamer.algorithms.schedules import LR
 from gossamer.errors import InputError, check_unit, settle
 from gossamer.registry import methods
@@ -33,19 +34,20 @@ class NIDS(Algorithm):
     lr: LR
     c: float = 0.5
 
-    title = "NIDS"
-    paper = "Li et al., 2019 (arXiv 1704.07807)"
-    messages = 1
-    state = 3
-    compressors = "none"
-    swing = 0
-    assumes = "convexity"
-    rate = "O(1/T) convex; linear if strongly convex, network and objective apart"
-    equations = """
-        X+ = X - eta F(X)                         first
-        X+ = (2 X - X_prev - eta F(X) + eta F(X_prev)) (I - c (I - W))
-    """
-    lr_may_differ = True
+    info = MethodInfo(
+        title="NIDS",
+        paper="Li et al., 2019 (arXiv 1704.07807)",
+        messages=1,
+        state=3,
+        assumes="convexity",
+        rate="O(1/T) convex; linear if strongly convex, network and objective apart",
+        equations="""
+            X+ = X - eta F(X)                         first
+            X+ = (2 X - X_prev - eta F(X) + eta F(X_prev)) (I - c (I - W))
+        """,
+        swing=0,
+        lr_may_differ=True,
+    )
 
     def __post_init__(self) -> None:
         check_steps(self)

@@ -5,21 +5,26 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from gossamer.algorithms.base import (
-    EACH_ROW,
-    Algorithm,
-    Round,
-    Samples,
-    Start,
-    check_steps,
-    nothing_pending,
-    zeros_float64,
-)
-from gossamer.algorithms.beer import BEERState, track
+from gossamer.algorithms.base import Algorithm, MethodInfo, Needs, Start, check_steps
+from gossamer.algorithms.estimators import clip
+from gossamer.algorithms.round import Round, Samples
 from gossamer.algorithms.schedules import LR
+from gossamer.algorithms.surrogate import Surrogate, zeros_float64
+from gossamer.algorithms.tracking import Tracked, track
 from gossamer.compression.base import Compressor
 from gossamer.errors import InputError, check_bool, check_nonnegative, check_positive, settle
 from gossamer.registry import methods
+
+
+@dataclass(frozen=True)
+class PORTERState:
+    """BEER's letters, and the clipped gradient of the step before."""
+
+    x: Tensor
+    h: Surrogate
+    v: Tensor
+    g: Surrogate
+    gradient: Tensor
 
 
 @methods.register("porter")
@@ -60,18 +65,20 @@ class PORTER(Algorithm):
     noise: float = 0.0
     start: Start = "minibatch"
 
-    title = "PORTER"
-    paper = "Li and Chi, 2023 (arXiv 2305.09896)"
-    messages = 2
-    state = 7
-    assumes = "bounded dissimilarity; and bounded variance (GC) or smoothness of every row's loss (DP)"
-    rate = "as BEER, but to sum clip(grad f_i) = 0, which is not stationary; with noise, to a floor that privacy sets"
-    equations = """
-        g  = clip(F(X))                           GC
-        g  = mean over the rows of clip(F_s(X)) + noise N(0, I)          DP;  clip(z) = tau z / (tau + ||z||)
-        and BEER with g in place of F(X)
-    """
-    lr_may_differ = True
+    info = MethodInfo(
+        title="PORTER",
+        paper="Li and Chi, 2023 (arXiv 2305.09896)",
+        messages=2,
+        state=7,
+        assumes="bounded dissimilarity; and bounded variance (GC) or smoothness of every row's loss (DP)",
+        rate="as BEER, but to sum clip(grad f_i) = 0, which is not stationary; with noise, to a floor set by privacy",
+        equations="""
+            g  = clip(F(X))                           GC
+            g  = mean over the rows of clip(F_s(X)) + noise N(0, I)          DP;  clip(z) = tau z / (tau + ||z||)
+            and BEER with g in place of F(X)
+        """,
+        lr_may_differ=True,
+    )
     examples = (
         {"lr": 0.05, "gamma": 0.2, "clip": 5.0},
         {"lr": 0.05, "gamma": 0.2, "clip": 5.0, "per_sample": True},
@@ -90,21 +97,21 @@ class PORTER(Algorithm):
             )
 
     @property
-    def needs(self) -> str | None:
+    def needs(self) -> Needs | None:
         """PORTER-DP clips row by row."""
-        return EACH_ROW if self.per_sample else None
+        return Needs.ROW_GRADIENTS if self.per_sample else None
 
-    def init(self, x: Tensor) -> BEERState:
+    def init(self, x: Tensor) -> PORTERState:
         """H^0 = G^0 = 0; V^0 is taken in the first step."""
-        zero = zeros_float64(x)
-        return BEERState(x, zero, zero, zero, zero, zero, x, nothing_pending(2))
+        return PORTERState(x, Surrogate.zero("h", x), zeros_float64(x), Surrogate.zero("g", x), torch.zeros_like(x))
 
-    def step(self, state: BEERState, round: Round) -> BEERState:
+    def step(self, state: PORTERState, round: Round) -> PORTERState:
         """The clipped gradient at this model; then BEER's lines."""
         clipped = replace(round, oracle=_Clipped(self, round))
-        grad = clipped.oracle(state.x) if round.t else self.first_gradient(state.x, clipped)
-        old = state.old if round.t else None
-        return replace(track(state, round, grad, old, self.gamma, self.compressor), old=grad)
+        gradient = clipped.oracle(state.x) if round.t else self.first_gradient(state.x, clipped)
+        tracked = Tracked(state.x, state.h, state.v, state.g)
+        moved = track(tracked, gradient, state.gradient, round, gamma=self.gamma, compressor=self.compressor)
+        return PORTERState(*moved, gradient=gradient)
 
 
 @dataclass(frozen=True)
@@ -132,11 +139,3 @@ class _Clipped:
         if self.method.noise:
             mean = mean + (self.method.noise * self.round.random("noise").normal(x.shape[1])).to(x)
         return mean
-
-
-def clip(z: Tensor, tau: float | None) -> Tensor:
-    """tau z / (tau + ||z||), along the last dimension."""
-    if tau is None:
-        return z
-    scale: Tensor = tau / (tau + torch.linalg.vector_norm(z, dim=-1, keepdim=True))
-    return z * scale

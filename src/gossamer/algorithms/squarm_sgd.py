@@ -5,22 +5,22 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gossamer.algorithms.base import Algorithm, Round, check_steps, zeros_float64
+from gossamer.algorithms.base import Algorithm, MethodInfo, check_steps
+from gossamer.algorithms.round import Round
 from gossamer.algorithms.schedules import LR
+from gossamer.algorithms.surrogate import Surrogate
 from gossamer.compression.base import Compressor
-from gossamer.compression.partial import Partial
 from gossamer.errors import InputError, check_integer, check_nonnegative, check_unit, settle
 from gossamer.registry import methods
 
 
 @dataclass(frozen=True)
 class SQuARMState:
-    """Models, momentum, the surrogates and the surrogates' neighbour sums."""
+    """Models, momentum and the surrogates."""
 
     x: Tensor
     v: Tensor
-    h: Tensor
-    mixed_h: Tensor
+    h: Surrogate
 
 
 @methods.register("squarm_sgd")
@@ -59,20 +59,22 @@ class SQuARMSGD(Algorithm):
     threshold: float = 0.0
     threshold_power: float = 0.0
 
-    title = "SQuARM-SGD"
-    paper = "Singh et al., 2021 (arXiv 2005.07041)"
-    messages = 1
-    step_pace = 6.0
-    exchanges = "1 every H-th round"
-    state = 4
-    assumes = "bounded gradients"
-    rate = "O(1/sqrt(nT)) leading; a floor at constant step"
-    equations = """
-        v  = beta v + F(X);  X' = X - eta (beta v + F(X))
-        every H-th round:  H+ = H + C(X' - H) where ||X' - H||^2 > c_t eta^2
-                           X+ = X' + gamma H+ (W - I);  else X+ = X'
-    """
-    lr_may_differ = True
+    info = MethodInfo(
+        title="SQuARM-SGD",
+        paper="Singh et al., 2021 (arXiv 2005.07041)",
+        messages=1,
+        exchanges="1 every H-th round",
+        state=4,
+        assumes="bounded gradients",
+        rate="O(1/sqrt(nT)) leading; a floor at constant step",
+        equations="""
+            v  = beta v + F(X);  X' = X - eta (beta v + F(X))
+            every H-th round:  H+ = H + C(X' - H) where ||X' - H||^2 > c_t eta^2
+                               X+ = X' + gamma H+ (W - I);  else X+ = X'
+        """,
+        step_pace=6.0,
+        lr_may_differ=True,
+    )
     examples = (
         {"lr": 0.01, "gamma": 0.2},
         {"lr": 0.01, "gamma": 0.2, "momentum": 0.0, "local_steps": 3},
@@ -99,22 +101,17 @@ class SQuARMSGD(Algorithm):
 
     def init(self, x: Tensor) -> SQuARMState:
         """Momentum and surrogates start at zero."""
-        zero = zeros_float64(x)
-        return SQuARMState(x, torch.zeros_like(x), zero, zero)
+        return SQuARMState(x, torch.zeros_like(x), Surrogate.zero("h", x))
 
     def step(self, state: SQuARMState, round: Round) -> SQuARMState:
         """A step with momentum; in every H-th round, compressed gossip of what has moved enough."""
-        h, mixed_h = state.h, state.mixed_h
-        grad = round.oracle(state.x)
-        v = self.momentum * state.v + grad
-        x = state.x - round.lr * (self.momentum * v + grad)
+        h, gradient = state.h, round.oracle(state.x)
+        v = self.momentum * state.v + gradient
+        x = state.x - round.lr * (self.momentum * v + gradient)
         if (round.t + 1) % self.local_steps == 0:
-            q = round.compress(self.compressor, x - h, "h")
-            if self.threshold:
-                c = self.threshold * (round.t + 1) ** self.threshold_power
-                # With a step size for each coordinate, distances are measured in steps.
-                q = Partial(q, ((x - h) / round.lr).square().sum(dim=1) > c)
-            h = h + q.dense()
-            mixed_h = mixed_h + round.exchange(q).wait()[0]
-            x = x + (self.gamma * (mixed_h - h)).to(x)
-        return SQuARMState(x, v, h, mixed_h)
+            # With a step size for each coordinate, distances are measured in steps.
+            c = self.threshold * (round.t + 1) ** self.threshold_power
+            speaks = None if not self.threshold else lambda moved: (moved / round.lr).square().sum(dim=1) > c
+            (h,) = round.arrived(*round.publish((h, x), compressor=self.compressor, where=speaks))
+            x = x + (self.gamma * h.pull).to(x)
+        return SQuARMState(x, v, h)

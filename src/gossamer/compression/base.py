@@ -153,6 +153,11 @@ class Compressor(ABC):
         return None
 
     @property
+    def is_unbiased(self) -> bool:
+        """Whether E C(x) = x."""
+        return self.omega(2) is not None
+
+    @property
     @abstractmethod
     def is_deterministic(self) -> bool:
         """Whether the message is a function of the input alone."""

@@ -17,9 +17,12 @@ from gossamer.topology.graphs import (
     torus,
 )
 from gossamer.topology.mixing import MixingMatrix, lazy, mixing_matrix
+from gossamer.topology.schedule import Mixing, MixingSchedule, matchings
 
 __all__ = [
+    "Mixing",
     "MixingMatrix",
+    "MixingSchedule",
     "adjacency",
     "balanced_tree",
     "barbell",
@@ -30,6 +33,7 @@ __all__ = [
     "grid",
     "hypercube",
     "lazy",
+    "matchings",
     "mixing_matrix",
     "path",
     "random_regular",

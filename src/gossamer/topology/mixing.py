@@ -47,7 +47,7 @@ class MixingMatrix:
             raise InputError(f"A mixing matrix must be a square matrix of numbers, got {matrix.dtype} ones.")  # type: ignore[union-attr]
         self.sparse = sparse.csr_array(matrix, dtype=np.float64, copy=True)  # the user's own stays as it is
         self.sparse.sum_duplicates()
-        _check(self.sparse, len(self.graph), edges_of(self.graph) if _edges is None else _edges)
+        check_weights(self.sparse, len(self.graph), edges_of(self.graph) if _edges is None else _edges)
         if _ends is not None:
             self._ends = _ends
         if self.rho <= _NARROWEST:
@@ -58,6 +58,10 @@ class MixingMatrix:
                 f"The mixing matrix does not mix: its eigenvalues but for the first reach from {least:.4g} to "
                 f"{second:.4g}, and must lie inside -1 and 1; {remedy}."
             )
+
+    def at(self, t: int) -> "MixingMatrix":
+        """W_t, which is W in every round."""
+        return self
 
     @property
     def clients(self) -> int:
@@ -160,7 +164,7 @@ def _by_rule(name: str, clients: int, edges: Edges) -> npt.NDArray[np.float64]:
     return w / 2 if lazily else w  # W = I - sum of w_e (...), so halving w halves W - I
 
 
-def _check(w: sparse.csr_array, n: int, edges: Edges) -> None:
+def check_weights(w: sparse.csr_array, n: int, edges: Edges) -> None:
     """Right size, finite, symmetric, unit row sums, nothing off the graph: or a sentence with the place."""
     if w.shape != (n, n):
         raise InputError(f"A mixing matrix of {n} clients is {n} x {n}, got {' x '.join(map(str, w.shape))}.")

@@ -1,95 +1,75 @@
-"""W times the rows of all clients."""
+"""The exchange of the simulator: all clients are rows of one tensor, and W is applied by a matrix product."""
 
-import warnings
-from typing import Any
+from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from gossamer.algorithms.base import Algorithm
+from gossamer.algorithms.base import Algorithm, State
+from gossamer.algorithms.surrogate import Outgoing, Slots
+from gossamer.compression.base import Message
+from gossamer.kernels import Mixer
+from gossamer.runtime.exchange.edges import Edges, per_edge
 from gossamer.topology import MixingMatrix, complete, mixing_matrix
-
-# W is multiplied as a sparse matrix where that was measured to be faster: from 128 clients on, if at most one entry
-# in sixteen is not zero. Large products of a sparse W that is narrow in its numbering (a ring, a grid) go in blocks.
-# Below that, SciPy adds up a row's neighbours one after another, without fusing the products into the sums: bit for bit
-# what a process of its own does, and as fast as a dense product but where most clients are neighbours.
-_SPARSE_FROM = 128
-_FEW = 16  # clients, with whom it is always so
-_SPARSE_SHARE = 1 / 16
-_BLOCK_ROWS = 64
-_BLOCKS_FROM = 2**23  # numbers in a product
+from gossamer.topology.schedule import Mixing
 
 
-def network_of(method: Algorithm, mixing: MixingMatrix) -> MixingMatrix:
-    """The network that a method runs on: the given one, or all to all where that is what it stands for."""
-    alone = mixing.clients == 1
-    return mixing_matrix(complete(mixing.clients), "metropolis") if method.is_centralized and not alone else mixing
+def network_of(method: Algorithm, mixing: Mixing) -> Mixing:
+    """The network that a method runs on: the given one, or the complete graph for a centralized method."""
+    if not method.info.is_centralized or mixing.clients == 1:
+        return mixing
+    return mixing_matrix(complete(mixing.clients), "metropolis")
 
 
-class Mixer:
-    """W times rows, in float64; on a CPU the sums run in one order, whatever the number of seeds."""
+@dataclass(frozen=True)
+class Arrived:
+    """An exchange that is over."""
 
-    def __init__(self, mixing: MixingMatrix, device: torch.device) -> None:
-        self.clients = mixing.clients
-        self.zero = torch.zeros((), dtype=torch.float64, device=device)
-        self._blocks: list[tuple[Tensor, Tensor]] = []
-        w = mixing.sparse
-        self._in_order: Any = None
-        is_thin = self.clients <= _FEW or 2 * w.nnz <= self.clients**2
-        if is_thin and self.clients < _SPARSE_FROM and device.type == "cpu":
-            self._in_order = w.sorted_indices()
-        if self.clients < _SPARSE_FROM or w.nnz > _SPARSE_SHARE * self.clients**2:
-            self.w = torch.tensor(mixing.matrix, dtype=torch.float64, device=device)
-            return
-        self.w = _csr(w, device)
-        if device.type == "cpu":
-            blocks = [w[low : low + _BLOCK_ROWS] for low in range(0, self.clients, _BLOCK_ROWS)]
-            columns = [np.unique(block.indices) for block in blocks]
-            if sum(map(len, columns)) <= 2 * self.clients:  # few rows are read by more than one block
-                self._blocks = [
-                    (torch.from_numpy(needed).long(), _csr(block[:, needed], device))
-                    for needed, block in zip(columns, blocks, strict=True)
-                ]
+    sums: tuple[Tensor, ...]
 
-    def __call__(self, q: Tensor) -> Tensor:
-        """Sum_j w_ij q_j for each row i."""
-        rows = q.view(-1, self.clients, q.shape[1])
-        if self._in_order is not None:
-            sums = [torch.from_numpy(self._in_order @ one.double().numpy()) for one in rows]
-            return sums[0] if len(sums) == 1 else torch.cat(sums)
-        if self.w.layout == torch.strided and q.is_cuda:
-            return (self.w @ rows.double()).view(q.shape)
-        if self.w.layout == torch.strided:
-            # Each seed in fresh memory: the order of sums depends on the number of matrices and on their alignment.
-            sums = [self.w @ one.to(torch.float64, copy=True) for one in rows]
-            return sums[0] if len(sums) == 1 else torch.cat(sums)
-        mixed = torch.empty(rows.shape, dtype=torch.float64, device=q.device)
-        for seed, one in enumerate(rows):
-            if self._blocks and one.numel() >= _BLOCKS_FROM:
-                self._in_blocks(one, mixed[seed])
-            else:
-                torch.mm(self.w, one.double(), out=mixed[seed])
-        return mixed.view(q.shape)
-
-    def _in_blocks(self, rows: Tensor, out: Tensor) -> None:
-        """The same sums in the same order, without a float64 copy of all rows: what a block reads fits the cache."""
-        widest = max(len(needed) for needed, _ in self._blocks)
-        taken = rows.new_empty(widest, rows.shape[1])
-        wide = torch.empty(taken.shape, dtype=torch.float64)
-        for block, (needed, w) in enumerate(self._blocks):
-            torch.index_select(rows, 0, needed, out=taken[: len(needed)])
-            wide[: len(needed)].copy_(taken[: len(needed)])
-            low = block * _BLOCK_ROWS
-            torch.mm(w, wide[: len(needed)], out=out[low : low + _BLOCK_ROWS])
+    def wait(self) -> tuple[Tensor, ...]:
+        """Nothing to wait for."""
+        return self.sums
 
 
-def _csr(w: Any, device: torch.device) -> Tensor:
-    """A SciPy matrix in compressed rows as a tensor."""
-    indptr, indices = (torch.from_numpy(part.astype(np.int64)) for part in (w.indptr, w.indices))
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")
-        warnings.filterwarnings("ignore", message="Sparse invariant checks are implicitly disabled")  # for the copy
-        return torch.sparse_csr_tensor(
-            indptr, indices, torch.from_numpy(w.data), size=w.shape, device=device, check_invariants=True
-        )
+class RowExchange:
+    """W_t times the rows of all clients, seed by seed."""
+
+    def __init__(self, mixing: Mixing, device: torch.device) -> None:
+        self.mixing, self.device, self.rho = mixing, device, mixing.rho
+        self.packets: list[tuple[Outgoing, ...]] = []
+        """What was sent in the round under way: one entry per exchange."""
+        self.edges = None if isinstance(mixing, MixingMatrix) else Edges.of(mixing, range(mixing.clients), device)
+        self._mixers: dict[int, Mixer] = {}
+        self._zero = torch.zeros((), dtype=torch.float64, device=device)
+        self._t = 0
+
+    def begin(self, t: int) -> None:
+        """Round t begins."""
+        self._t, self.packets = t, []
+        if self.edges is not None:
+            self.edges.begin(t)
+
+    def adopt(self, state: State) -> State:
+        """On a schedule each edge has its own surrogate."""
+        return state if self.edges is None else per_edge(state, self.edges)
+
+    def __call__(self, *messages: Outgoing | None) -> Arrived:
+        """Everything arrives at once."""
+        sent = tuple(message for message in messages if message is not None)
+        if sent:
+            self.packets.append(sent)
+        return Arrived(tuple(self._zero if message is None else self._arrive(message) for message in messages))
+
+    def mix(self, x: Tensor) -> Tensor:
+        """X W_t."""
+        w = self.mixing.at(self._t)
+        if id(w) not in self._mixers:
+            self._mixers[id(w)] = Mixer(w.sparse, self.device)
+        return self._mixers[id(w)](x)
+
+    def _arrive(self, message: Message | Slots) -> Tensor:
+        if isinstance(message, Slots):
+            assert self.edges is not None
+            return self.edges.swap(torch.stack([one.dense() for one in message.messages], dim=1))
+        return self.mix(message.dense())

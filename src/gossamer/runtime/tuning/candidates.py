@@ -11,10 +11,9 @@ from torch import Tensor
 
 from gossamer.algorithms.base import Algorithm
 from gossamer.algorithms.schedules import Schedule
-from gossamer.compression.base import Message
 from gossamer.errors import NonFiniteError, settle
 from gossamer.problems.base import Problem
-from gossamer.runtime.simulator import Simulation, Traffic
+from gossamer.runtime.simulation import Simulation
 from gossamer.runtime.start import X0
 from gossamer.topology import MixingMatrix
 
@@ -46,7 +45,7 @@ class Candidates(Simulation):
         self.alive = list(range(len(settings)))
         """Which of the candidates the rows belong to, in their order."""
         self._base = method
-        self.traffic = _Uncounted(mixing, (), "fixed")
+        self.traffic = None
         self._vary()
 
     def step(self, *, measure: bool = False) -> None:
@@ -67,15 +66,16 @@ class Candidates(Simulation):
 
     def _vary(self) -> None:
         """The method with its settings one a row, where its equations take a number."""
-        self.method = copy.copy(self._base)
+        method = copy.copy(self._base)
         for name in self.settings[0] if self.settings else ():
             values = [self.settings[number][name] for number in self.alive]
             if name == "lr" and isinstance(self._base.lr, Schedule):
                 schedules = [replace(self._base.lr, lr=value) for value in values]  # type: ignore[type-var]
-                settle(self.method, lr=_Beside(schedules, self.problem))
+                settle(method, lr=_Beside(schedules, self.problem))
             else:
                 column = _one_a_row(values, self.problem)
-                settle(self.method, **{name: column if name == "lr" else column.double()})
+                settle(method, **{name: column if name == "lr" else column.double()})
+        self.session.method = method
 
 
 def _one_a_row(values: Sequence[float], problem: Problem) -> Tensor:
@@ -92,13 +92,6 @@ class _Beside(Schedule):
 
     def __call__(self, t: int) -> Any:
         return _one_a_row([schedule(t) for schedule in self.schedules], self.problem)
-
-
-class _Uncounted(Traffic):
-    """In the place of a count of traffic."""
-
-    def count(self, messages: tuple[Message, ...], t: int, seeds: Sequence[int]) -> None:
-        """Not at all."""
 
 
 def gradient_norms(sim: Simulation) -> Tensor:

@@ -1,0 +1,133 @@
+"""Do two versions of the library give the same results, to the last bit?
+
+    python benchmarks/same_results.py COMMIT [--processes]
+
+COMMIT is checked out into a temporary worktree. Every method then runs in both versions, on this machine: four
+compressors, three problems, two graphs, full gradients and minibatches, 50 rounds each. Compared are the final models,
+every message that a compressor produced, and the counted bits. In the new version each case also runs over the loopback
+transport, with real packets. `--processes` runs each method once more in real processes (`gossamer launch`), in both.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROUNDS = 50
+CLIENTS = 6
+HERE = Path(__file__).resolve().parents[1]
+
+# Runs in either version, so it uses only what both have.
+WORKER = r'''
+import json, sys, warnings, zlib
+import numpy as np, torch, networkx as nx
+import gossamer as gs
+from gossamer import registry
+from gossamer.compression import base
+warnings.simplefilter("ignore")
+ROUNDS, CLIENTS, LOOPBACK = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3] == "loopback"
+
+symbols = [0]
+plain_call = base.Compressor.__call__
+def call(self, x, draw=None, **more):
+    message = plain_call(self, x, draw, **more)
+    symbols[0] += sum(zlib.crc32(row) for row in message.fixed())  # whatever the order of messages and rows
+    return message
+base.Compressor.__call__ = call
+
+def digest(x):
+    return zlib.crc32(np.ascontiguousarray(x.detach().cpu().numpy()).tobytes())
+
+def compressors():
+    make = registry.compressors.get
+    return {"gsgd": gs.gsgd(5), "top_k": gs.top_k(0.2), "rand_k": gs.rand_k(0.3), "blockwise_qsgd": gs.blockwise(gs.qsgd(16), 8)}
+
+def problems():
+    module = torch.nn.Sequential(torch.nn.Linear(30, 4), torch.nn.Tanh(), torch.nn.Linear(4, 2))
+    torch.manual_seed(0)
+    for p in module.parameters():
+        torch.nn.init.normal_(p, std=0.1)
+    return {
+        "quadratic": gs.quadratic(clients=CLIENTS, d=20, condition=10.0, noise=0.5, dtype="float64"),
+        "logistic": gs.logistic_regression("breast_cancer", clients=CLIENTS),
+        "module": gs.module_problem(module, "breast_cancer", clients=CLIENTS),
+    }
+
+def graphs():
+    return {
+        "ring": gs.mixing_matrix(nx.cycle_graph(CLIENTS), "metropolis"),
+        "random": gs.mixing_matrix(nx.gnp_random_graph(CLIENTS, 0.6, seed=1), "metropolis"),
+    }
+
+def variants(cls):
+    """All example settings; the first with every compressor."""
+    fields = cls.__dataclass_fields__
+    for number, settings in enumerate(cls.examples):
+        if "compressor" not in fields:
+            yield f"{number}", dict(settings)
+            continue
+        for name, compressor in compressors().items():
+            if number == 0 or name == "gsgd":
+                yield f"{number}-{name}", {"compressor": compressor, **settings}
+
+found = {}
+for name in registry.methods.names():
+    cls = registry.methods.get(name)
+    for variant, settings in variants(cls):
+        for kind, problem in problems().items():
+            for graph, mixing in graphs().items():
+                for batch in (None, 4):
+                    key = f"{name} {variant} {kind} {graph} {'full' if batch is None else 'minibatch'}"
+                    symbols[0] = 0
+                    try:
+                        method = cls(**settings)
+                        if LOOPBACK:
+                            from gossamer.testing import loopback
+                            models, bits = loopback(method, problem, mixing, rounds=ROUNDS, batch_size=batch)
+                            found[key] = [digest(models), bits, symbols[0]]
+                            continue
+                        run = gs.simulate(method, problem, mixing, rounds=ROUNDS, batch_size=batch, eval_every=ROUNDS)
+                    except gs.InputError as error:
+                        found[key] = ["refused"]
+                        continue
+                    found[key] = [digest(run.x), run.record.rows[-1].get("bits") if isinstance(run.record.rows[-1], dict) else run.record.rows[-1].bits, symbols[0]]
+json.dump(found, open(sys.argv[4], "w"))
+'''
+
+
+def results(source: Path, way: str, out: Path) -> dict[str, list[object]]:
+    """What the version in `source` gives, by case."""
+    environment = os.environ | {"PYTHONPATH": str(source / "src"), "OMP_NUM_THREADS": "1"}
+    subprocess.run(
+        [sys.executable, "-c", WORKER, str(ROUNDS), str(CLIENTS), way, str(out)], env=environment, check=True, cwd=out.parent
+    )
+    found: dict[str, list[object]] = json.loads(out.read_text())
+    return found
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("commit", help="the version to compare with")
+    parser.add_argument("--processes", action="store_true", help="also run each method in real processes")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        place = Path(folder)
+        old = place / "old"
+        subprocess.run(["git", "worktree", "add", "--quiet", "--detach", str(old), options.commit], cwd=HERE, check=True)
+        try:
+            before = results(old, "rows", place / "before.json")
+        finally:
+            subprocess.run(["git", "worktree", "remove", "--force", str(old)], cwd=HERE, check=True)
+        after = results(HERE, "rows", place / "after.json")
+    differ = [key for key in before | after if before.get(key) != after.get(key)]
+    for key in differ:
+        print(f"differs: {key}: {before.get(key)} before, {after.get(key)} after")
+    print(f"rows: {len(before)} cases, {len(differ)} differ")
+    return 1 if differ else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

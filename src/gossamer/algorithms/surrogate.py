@@ -1,0 +1,123 @@
+"""Surrogates: what the neighbours believe of a client's vector, such as H of X and G of V in BEER.
+
+A client cannot send its vector in a few bits. It sends the compressed difference from what the neighbours already
+believe, and both sides add it. So the belief is known at both ends of every edge without ever being sent.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, NamedTuple, Protocol, Self
+
+import torch
+from torch import Tensor
+
+from gossamer.compression.base import Compressor, Message
+from gossamer.compression.partial import Partial
+from gossamer.errors import InputError
+
+if TYPE_CHECKING:
+    from gossamer.algorithms.round import Round
+
+
+class Slots(NamedTuple):
+    """A message for each neighbour of its own: `messages[k]` goes to the k-th neighbour of each row."""
+
+    messages: tuple[Message, ...]
+
+
+Outgoing = Message | Slots
+Speaks = Callable[[Tensor], Tensor]
+"""Given the difference from what the neighbours believe, (rows, d), says which rows send a message."""
+
+
+class Pending(Protocol):
+    """An exchange under way."""
+
+    def wait(self) -> tuple[Tensor, ...]:
+        """For each message sent, sum_j w_ij q_j over the neighbours and the client itself, in float64."""
+
+
+class Arriving(NamedTuple):
+    """A surrogate's message on its way: which exchange, which of its messages, and the memory step."""
+
+    pending: Pending
+    number: int
+    a: float
+    own: Tensor | None = None
+    """H + Q, where it is not the new H, that is where a is not 1."""
+
+    def sum(self) -> Tensor:
+        """Q W, once it is here."""
+        return self.pending.wait()[self.number]
+
+
+@dataclass(frozen=True)
+class Surrogate:
+    """H of a vector X. All in float64: sums that never forget would keep every rounding error of float32."""
+
+    name: str
+    """Keys the randomness of its messages, and names it in checkpoints."""
+    own: Tensor
+    """H: what the neighbours believe of this client's vector, once the message under way has arrived."""
+    mixed: Tensor
+    """H W: the weighted sum of what this client believes of theirs, without what is under way."""
+    arriving: Arriving | None = None
+
+    @classmethod
+    def zero(cls, name: str, x: Tensor) -> Self:
+        """H = 0, for a vector like x."""
+        zero = zeros_float64(x)
+        return cls(name, zero, zero)
+
+    @property
+    def pull(self) -> Tensor:
+        """H (W - I): towards what the neighbours have."""
+        self._check_here()
+        return self.mixed - self.own
+
+    def follow(
+        self, value: Tensor, round: "Round", compressor: Compressor, a: float, where: Speaks | None
+    ) -> tuple["Surrogate", Outgoing, Tensor | None]:
+        """H + a Q with Q = C(value - H); Q; and H + Q, where a is not 1."""
+        self._check_here()
+        difference = value - self.own
+        q = round.compress(compressor, difference, self.name)
+        q = q if where is None else Partial(q, where(difference))
+        if a == 1:
+            return replace(self, own=self.own + q.dense()), q, None
+        return replace(self, own=self.own + a * q.dense()), q, self.own + q.dense()
+
+    def settled(self) -> "Surrogate":
+        """After the message under way has arrived."""
+        if self.arriving is None:
+            return self
+        total = self.arriving.sum()
+        total = total if self.arriving.a == 1 else self.arriving.a * total
+        return replace(self, mixed=self.mixed + total, arriving=None)
+
+    def estimate(self) -> "Surrogate":
+        """H + Q with its neighbour sum, for the message under way: the estimate of the value that COMM returns."""
+        if self.arriving is None:
+            return self
+        own = self.own if self.arriving.own is None else self.arriving.own
+        return Surrogate(self.name, own, self.mixed + self.arriving.sum())
+
+    def _check_here(self) -> None:
+        if self.arriving is not None:
+            raise InputError(f"A message of the surrogate {self.name!r} is still under way; call round.arrived first.")
+
+
+def zeros_float64(x: Tensor) -> Tensor:
+    """The start of a sum that never forgets."""
+    return torch.zeros_like(x, dtype=torch.float64)
+
+
+def memory_step(a: float | None, compressor: Compressor, d: int, *, averages: bool) -> float:
+    """The memory step `a` of COMM, as given; by default 1 for a contraction, 1/(1 + omega) for an unbiased compressor.
+
+    Where a compressor is both, `averages` says that the method relies on its mean.
+    """
+    if a is not None:
+        return a
+    omega = compressor.omega(d)
+    return 1.0 if omega is None or (omega < 1 and not averages) else 1 / (1 + omega)

@@ -1,0 +1,5 @@
+"""The hot loops of a round. The rest of the library calls only what is here; `reference` is the readable backend."""
+
+from gossamer.kernels.reference import Mixer
+
+__all__ = ["Mixer"]

@@ -1,0 +1,129 @@
+"""Surrogates on a network that changes: one for each edge, known to its two ends and moved only by what crossed it.
+
+With one surrogate for all neighbours, a client that was not a neighbour in some round would miss that round's message
+and never learn what it said. With one per edge, the terms w_ij (what j said to i - what i said to j) at the two ends of
+an edge are opposite in every round, so means are kept whatever edges are used.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gossamer.algorithms.base import State
+from gossamer.algorithms.round import Round
+from gossamer.algorithms.surrogate import Arriving, Slots, Speaks, Surrogate
+from gossamer.compression.base import Compressor
+from gossamer.compression.partial import Partial
+from gossamer.errors import InputError
+from gossamer.topology.schedule import Mixing
+
+
+class Edges:
+    """The neighbours of some clients over a whole schedule, in numbered slots, and which of them a round uses."""
+
+    def __init__(self, mixing: Mixing, clients: Sequence[int], device: torch.device) -> None:
+        self.mixing, self.clients, self.device = mixing, list(clients), device
+        neighbors = [sorted(mixing.graph.neighbors(i)) for i in range(mixing.clients)]
+        self.slots = max((len(neighbors[i]) for i in self.clients), default=0)
+        self.neighbors = [neighbors[i] for i in self.clients]
+        """For each client, the neighbour in each of its slots."""
+        place = {i: row for row, i in enumerate(self.clients)}
+        shape = (len(self.clients), self.slots)
+        self._who, self._slot = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
+        for row, i in enumerate(self.clients):
+            for k, j in enumerate(neighbors[i]):
+                self._who[row, k], self._slot[row, k] = place.get(j, 0), neighbors[j].index(i)
+        self.weights = torch.zeros(shape, dtype=torch.float64)
+        """(clients, slots): w_ij of this round; 0 where the edge is not used."""
+
+    @classmethod
+    def of(cls, mixing: Mixing, clients: Sequence[int], device: torch.device) -> Self:
+        """All edges that the schedule uses in any round."""
+        return cls(mixing, clients, device)
+
+    def begin(self, t: int) -> None:
+        """Round t begins."""
+        w = self.mixing.at(t).sparse
+        weights = np.zeros(self.weights.shape)
+        for row, i in enumerate(self.clients):
+            weights[row, : len(self.neighbors[row])] = [w[i, j] for j in self.neighbors[row]]
+        self.weights = torch.from_numpy(weights).to(self.device)
+
+    def active(self, row: int) -> list[int]:
+        """The slots that a client uses in this round."""
+        return [k for k in range(len(self.neighbors[row])) if self.weights[row, k] != 0]
+
+    def swap(self, q: Tensor) -> Tensor:
+        """From what every client sent in each slot, (rows, slots, d), what every client gets in each slot."""
+        view = q.view(-1, len(self.clients), *q.shape[1:])
+        taken = view[:, self._who, self._slot]
+        is_used = (self.weights != 0)[None, :, :, None]
+        return torch.where(is_used, taken, torch.zeros_like(taken)).view(q.shape)
+
+
+@dataclass(frozen=True)
+class EdgeSurrogate:
+    """H for each edge. `pull` is that of the W_t under which the last message was sent."""
+
+    name: str
+    edges: Edges
+    sent: Tensor
+    """(rows, slots, d): what the neighbour in each slot believes of this client, by what was sent to it."""
+    heard: Tensor
+    """(rows, slots, d): what this client believes of that neighbour."""
+    weights: Tensor
+    """(rows, slots): the weights of the last exchange."""
+    arriving: Arriving | None = None
+
+    @property
+    def pull(self) -> Tensor:
+        """Sum_j w_ij (what j said to i - what i said to j)."""
+        if self.arriving is not None:
+            raise InputError(f"A message of the surrogate {self.name!r} is still under way; call round.arrived first.")
+        return (self.weights[..., None] * (self.heard - self.sent)).sum(dim=1)
+
+    def follow(
+        self, value: Tensor, round: Round, compressor: Compressor, a: float, where: Speaks | None
+    ) -> tuple["EdgeSurrogate", Slots, Tensor | None]:
+        """Each edge that is in use follows the value: one message per slot."""
+        weights = self.edges.weights.repeat(len(value) // len(self.edges.clients), 1)
+        messages, sent, estimate = [], self.sent.clone(), self.sent.clone()
+        for k in range(self.edges.slots):
+            is_used = weights[:, k] != 0
+            difference = torch.where(is_used[:, None], value - self.sent[:, k], 0)
+            q = round.compress(compressor, difference, f"{self.name}.{k}")
+            q = Partial(q, is_used if where is None else is_used & where(difference))
+            sent[:, k] += a * q.dense()
+            estimate[:, k] += q.dense()
+            messages.append(q)
+        return replace(self, sent=sent, weights=weights), Slots(tuple(messages)), None if a == 1 else estimate
+
+    def settled(self) -> "EdgeSurrogate":
+        """After what is under way has arrived."""
+        if self.arriving is None:
+            return self
+        return replace(self, heard=self.heard + self.arriving.a * self.arriving.sum(), arriving=None)
+
+    def estimate(self) -> "EdgeSurrogate":
+        """With the whole of the message under way, at both ends."""
+        if self.arriving is None:
+            return self
+        sent = self.sent if self.arriving.own is None else self.arriving.own
+        return replace(self, sent=sent, heard=self.heard + self.arriving.sum(), arriving=None)
+
+
+def per_edge(state: State, edges: Edges) -> State:
+    """A method's first state with every surrogate, which is zero there, split into one per edge."""
+
+    def split(value: object) -> object:
+        if not isinstance(value, Surrogate):
+            return value
+        rows, d = value.own.shape
+        zero = value.own.new_zeros(rows, edges.slots, d)
+        return EdgeSurrogate(value.name, edges, zero, zero, value.own.new_zeros(rows, edges.slots))
+
+    return replace(state, **{field.name: split(getattr(state, field.name)) for field in fields(state)})

@@ -1,0 +1,188 @@
+"""The exchange of a process: encode, send, receive, decode, and add up in the order of the clients."""
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from gossamer.algorithms.base import State
+from gossamer.algorithms.surrogate import Outgoing, Slots
+from gossamer.compression import packet
+from gossamer.compression.base import Codec, Message
+from gossamer.errors import CodecError
+from gossamer.runtime.exchange.edges import Edges, per_edge
+from gossamer.runtime.transport.base import Transport, failed
+from gossamer.topology import MixingMatrix
+from gossamer.topology.schedule import Mixing
+
+_GROWTH = 1000.0  # times as large as any message before: more than a step size that is a little too large does
+HEADER = 160  # bytes around the messages of a packet, at most
+
+
+class PacketExchange:
+    """What one client sends and receives. Sums are added in the order of the clients, as the simulator does."""
+
+    def __init__(
+        self, mixing: Mixing, rank: int, transport: Transport, device: torch.device, codec: Codec, run: int
+    ) -> None:
+        self.mixing, self.rank, self.transport, self.codec, self.run = mixing, rank, transport, codec, run
+        self.device, self.rho = device, mixing.rho
+        self.edges = None if isinstance(mixing, MixingMatrix) else Edges.of(mixing, [rank], device)
+        self.packets = 0
+        self.bytes = 0
+        """Bytes sent on one link so far; where packets differ between neighbours, their mean."""
+        self.bits_nominal = 0
+        self.stop: int | None = None
+        """The round at which every client is to stop, once one of them was told to."""
+        self.growth = Growth(rank)
+        self.t = 0
+
+    def begin(self, t: int) -> None:
+        """Round t begins."""
+        self.t = self.transport.round = t
+        if self.edges is not None or t == 0:
+            self._weights = self._weights_at(t)
+        if self.edges is not None:
+            self.edges.begin(t)
+
+    def adopt(self, state: State) -> State:
+        """On a schedule each edge has its own surrogate."""
+        return state if self.edges is None else per_edge(state, self.edges)
+
+    def _weights_at(self, t: int) -> dict[int, float]:
+        """The neighbours of a round and the client itself, in order, with their weights."""
+        w = self.mixing.at(t)
+        return {j: float(w.sparse[self.rank, j]) for j in sorted([*w.neighbors(self.rank), self.rank])}
+
+    def agree_to_stop(self, at: int) -> None:
+        """Stop at the earliest round that anybody asked for."""
+        self.stop = at if self.stop is None else min(self.stop, at)
+
+    def __call__(self, *messages: Outgoing | None) -> "_Pending":
+        """Send at once, and receive when somebody waits."""
+        present = [message for message in messages if message is not None]
+        if present and isinstance(present[0], Slots):
+            self._send_slots([message for message in present if isinstance(message, Slots)])
+        elif present and len(self._weights) > 1:
+            sent = [message for message in present if not isinstance(message, Slots)]
+            size = self._send(sent, [j for j in self._weights if j != self.rank])
+            self._count(size, sum(int(message.bits_nominal_of_rows()[0]) for message in sent))
+        slots = [] if self.edges is None else self.edges.active(0)
+        return _Pending(self, Sent(self.t, messages, self._weights, slots, time.perf_counter()))
+
+    def _send(self, messages: Sequence[Message], to: Sequence[int]) -> int:
+        """The packet's length, without a request to stop: that is not the method's, and is not counted."""
+        (data,) = packet.encode(
+            messages, run=self.run, round=self.t, clients=[self.rank], codec=self.codec, stop=self.stop
+        )
+        self.transport.send(data, to)
+        return len(data) - packet.stop_size(self.stop)
+
+    def _send_slots(self, slots: Sequence[Slots]) -> None:
+        assert self.edges is not None
+        sizes, nominal = [], 0
+        for k in self.edges.active(0):
+            messages = [one.messages[k] for one in slots]
+            sizes.append(self._send(messages, [self.edges.neighbors[0][k]]))
+            nominal += sum(int(message.bits_nominal_of_rows()[0]) for message in messages)
+        if sizes:
+            self._count(sum(sizes) // len(sizes), nominal // len(sizes))
+
+    def _count(self, size: int, nominal: int) -> None:
+        self.packets += 1
+        self.bytes += size
+        self.bits_nominal += nominal
+
+    def collect(self, sent: "Sent") -> tuple[Tensor, ...]:
+        """Sum_j w_ij q_j of each message; each neighbour's message, for messages in slots."""
+        present = [number for number, message in enumerate(sent.messages) if message is not None]
+        sums = [torch.zeros((), dtype=torch.float64, device=self.device)] * len(sent.messages)
+        if not present:
+            return tuple(sums)
+        if isinstance(sent.messages[present[0]], Slots):
+            return self._collect_slots(sent, present)
+        own: list[Message] = [sent.messages[number] for number in present]  # type: ignore[misc]
+        sizes: dict[int, float] = {}
+        for j, weight in sent.weights.items():
+            theirs = own if j == self.rank else self._receive(j, sent, own[0], len(present))
+            for number, message in zip(present, theirs, strict=True):
+                q = message.dense()
+                sizes[j] = max(sizes.get(j, 0.0), float(torch.linalg.vector_norm(q, torch.inf)))
+                part = q.to(self.device).double() * weight
+                sums[number] = part if sums[number].dim() == 0 else sums[number].add_(part)
+        self.growth.note(sent.t, sizes)
+        return tuple(sums)
+
+    def _collect_slots(self, sent: "Sent", present: Sequence[int]) -> tuple[Tensor, ...]:
+        assert self.edges is not None
+        slots: list[Slots] = [sent.messages[number] for number in present]  # type: ignore[misc]
+        first = slots[0].messages[0]
+        heard = [torch.zeros((), dtype=torch.float64, device=self.device)] * len(sent.messages)
+        for number in present:
+            heard[number] = torch.zeros(1, self.edges.slots, first.shape[1], dtype=first.dtype, device=self.device)
+        for k in sent.slots:
+            theirs = self._receive(self.edges.neighbors[0][k], sent, first, len(present))
+            for number, message in zip(present, theirs, strict=True):
+                heard[number][0, k] = message.dense()[0].to(self.device)
+        return tuple(heard)
+
+    def _receive(self, j: int, sent: "Sent", like: Message, many: int) -> Sequence[Message]:
+        """The messages in the next packet of a neighbour, which must be the one that is expected now."""
+        try:
+            data = self.transport.receive(j, sent.left_at)
+            read = packet.decode(data, d=like.shape[1], dtype=like.dtype)
+            expected = {"run": self.run, "round": sent.t, "client": j, "messages": many}
+            found = {"run": read.run, "round": read.round, "client": read.client, "messages": len(read.messages)}
+            for name, value in expected.items():
+                if found[name] != value:
+                    raise CodecError(f"{name} {value} was expected, but the packet is of {name} {found[name]}.")
+        except CodecError as error:
+            self.transport.fail(f"Rank {self.rank} got a bad packet from its neighbour {j} in round {sent.t}: {error}")
+            raise failed(self.transport) from None
+        if read.stop is not None:
+            self.agree_to_stop(read.stop)
+        return read.messages
+
+
+class Sent(NamedTuple):
+    """An exchange as it was sent: what the neighbours' packets are added to, and how."""
+
+    t: int
+    messages: tuple[Outgoing | None, ...]
+    weights: Mapping[int, float]
+    slots: Sequence[int]
+    left_at: float
+
+
+class _Pending:
+    """An exchange under way; the neighbours' packets are asked for when they are needed."""
+
+    def __init__(self, exchange: PacketExchange, sent: Sent) -> None:
+        self._exchange, self._sent = exchange, sent
+        self._sums: tuple[Tensor, ...] | None = None
+
+    def wait(self) -> tuple[Tensor, ...]:
+        """The weighted sums."""
+        if self._sums is None:
+            self._sums = self._exchange.collect(self._sent)
+        return self._sums
+
+
+class Growth:
+    """Notices the neighbour whose messages suddenly grow: if our model diverges then, lr is not the reason."""
+
+    def __init__(self, rank: int) -> None:
+        self.rank = rank
+        self.found: tuple[int, float, int] | None = None
+        """The neighbour, the largest value in its messages, and the round."""
+        self._level = 1.0
+
+    def note(self, t: int, sizes: Mapping[int, float]) -> None:
+        """The largest value in the messages of each client, our own among them."""
+        grown = {j: size for j, size in sizes.items() if size > _GROWTH * self._level}
+        if grown and self.rank not in grown and self.found is None:
+            j = max(grown, key=lambda j: grown[j])
+            self.found = (j, grown[j], t)
+        self._level = max([self._level, *sizes.values()])

@@ -1,0 +1,87 @@
+"""What the clients of a simulation would have sent: packets, and bits for each seed."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gossamer.algorithms.surrogate import Outgoing, Slots
+from gossamer.compression import packet
+from gossamer.compression.base import Codec, Message
+from gossamer.compression.partial import Partial
+from gossamer.topology.schedule import Mixing
+
+
+class Traffic:
+    """Counts packets and bits, by seed. A packet goes from each client to each of its neighbours in that round."""
+
+    def __init__(self, mixing: Mixing, seeds: Sequence[int], codec: Codec) -> None:
+        self.codec: Codec = codec
+        self.packets = 0
+        self.bits_nominal = dict.fromkeys(seeds, 0)  # added up over clients, like `bits`
+        self.bits = dict.fromkeys(seeds, 0)  # added up over clients; a link carried their mean
+        self.bits_total = dict.fromkeys(seeds, 0)
+        self._mixing = mixing
+        self._fixed: dict[Any, npt.NDArray[np.int64]] = {}
+
+    def count(self, messages: Sequence[Outgoing], t: int, seeds: Sequence[int], number: int = 0) -> None:
+        """Add the exchange of this number within round t."""
+        degrees = self._mixing.at(t).degrees
+        if not degrees.any():  # a client alone sends nothing
+            return
+        self.packets += 1
+        shape = (len(seeds), self._mixing.clients)
+        if isinstance(messages[0], Slots):
+            self._count_slots([one for one in messages if isinstance(one, Slots)], t, seeds, shape)
+            return
+        sent = [message for message in messages if isinstance(message, Message)]
+        nominal = sum(message.bits_nominal_of_rows() for message in sent).reshape(shape)  # type: ignore[union-attr]
+        for seed, bits, counted in zip(seeds, self._lengths(sent, t).reshape(shape), nominal, strict=True):
+            self.bits[seed] += int(bits.sum())
+            self.bits_total[seed] += int((bits * degrees).sum())
+            self.bits_nominal[seed] += int(counted.sum())
+
+    def _count_slots(self, slots: Sequence[Slots], t: int, seeds: Sequence[int], shape: tuple[int, int]) -> None:
+        """Each neighbour gets a packet of its own: a link carries their mean."""
+        degrees = np.maximum(self._mixing.at(t).degrees, 1)
+        total, nominal = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
+        for k in range(len(slots[0].messages)):
+            messages = [one.messages[k] for one in slots]
+            used = messages[0].sent.cpu().numpy().reshape(shape) if isinstance(messages[0], Partial) else True
+            total += np.where(used, self._lengths(messages, t).reshape(shape), 0)
+            counted = sum(message.bits_nominal_of_rows() for message in messages)
+            nominal += np.where(used, np.asarray(counted).reshape(shape), 0)
+        for place, seed in enumerate(seeds):
+            self.bits[seed] += int((total[place] // (8 * degrees) * 8).sum())
+            self.bits_total[seed] += int(total[place].sum())
+            self.bits_nominal[seed] += int((nominal[place] // degrees).sum())
+
+    def on_one_link(self, seed: int) -> float:
+        """Bits so far, averaged over clients."""
+        return self.bits[seed] / self._mixing.clients
+
+    def nominal_on_one_link(self, seed: int) -> float:
+        """The same, counted as b bits per coordinate."""
+        return self.bits_nominal[seed] / self._mixing.clients
+
+    def counts(self) -> dict[str, Any]:
+        """The counters, as JSON keeps them."""
+        every = [[seed, self.bits[seed], self.bits_total[seed], self.bits_nominal[seed]] for seed in self.bits]
+        return {"packets": self.packets, "seeds": every}
+
+    def restore(self, counts: Mapping[str, Any]) -> None:
+        """Go on from such counters."""
+        self.packets = counts["packets"]
+        for seed, bits, total, nominal in counts["seeds"]:
+            self.bits[seed], self.bits_total[seed], self.bits_nominal[seed] = bits, total, nominal
+
+    def _lengths(self, messages: Sequence[Message], t: int) -> npt.NDArray[np.int64]:
+        """The bits of each row's packet; fixed-width ones depend on little, and are worked out once."""
+        clients = range(self._mixing.clients)
+        if self.codec != "fixed" or any(isinstance(message, Partial) for message in messages):
+            return 8 * packet.sizes(messages, t, clients, self.codec)
+        key = (t.bit_length(), *((type(m), m.shape, m.payload_size()) for m in messages))
+        if key not in self._fixed:
+            self._fixed[key] = 8 * packet.sizes(messages, t, clients)
+        return self._fixed[key]

@@ -1,0 +1,120 @@
+"""A method under way: its state, the round it is in, and how it is saved."""
+
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass, replace
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from gossamer.algorithms.base import Algorithm, State, map_state
+from gossamer.algorithms.round import Exchange, Oracle, Round
+from gossamer.compression.base import checking_later
+from gossamer.errors import DataError, NonFiniteError
+from gossamer.streams import Streams
+
+
+class Network(Exchange, Protocol):
+    """An exchange as a session sees it: it is told the round, and may keep surrogates in a form of its own."""
+
+    rho: float
+
+    def begin(self, t: int) -> None:
+        """Round t begins: what is sent from now on goes over the graph of that round."""
+
+    def adopt(self, state: State) -> State:
+        """The first state of a method, with its surrogates in the form that this exchange moves."""
+
+
+class Ahead(NamedTuple):
+    """What a round comes to."""
+
+    state: State
+    errors: list[Tensor] | None
+
+
+class Session:
+    """A method and its state over an exchange. A round is a pure step, so it can be looked at before it is taken."""
+
+    def __init__(self, method: Algorithm, exchange: Network, streams: Streams, x: Tensor) -> None:
+        self.method, self.exchange, self.streams = method, exchange, streams
+        self.t = 0
+        self.state: State = exchange.adopt(method.init(x))
+        self.compression_error: Tensor | None = None
+        """(rows,): the share of its messages that the compressor left out, when it was last measured."""
+
+    def look_ahead(self, oracle: Oracle, lr: float | Tensor, *, measure: bool = False) -> Ahead:
+        """The state after the next round; a NonFiniteError with the bad rows if the models do not stay finite."""
+        errors: list[Tensor] | None = [] if measure else None
+        self.exchange.begin(self.t)
+        round = Round(
+            t=self.t,
+            lr=lr,
+            oracle=oracle,
+            random=lambda purpose: self.streams.at(self.t, purpose),
+            exchange=self.exchange,
+            dtype=self.state.x.dtype,
+            rho=self.exchange.rho,
+            errors=errors,
+        )
+        with checking_later(self.state.x.is_cuda) as doubts:
+            state = self.method.step(self.state, round)
+        # One number to look at; the rows are looked for only when it is bad.
+        if not torch.isfinite(torch.stack([state.x.sum(), *(total.to(state.x) for total, _ in doubts)]).sum()):
+            for _, refuse in doubts:
+                refuse()
+            bad = (~torch.isfinite(state.x).all(dim=1)).nonzero()[:, 0].tolist()
+            if bad:
+                raise NonFiniteError("The models are no longer finite.", bad)
+        return Ahead(state, errors)
+
+    def take(self, ahead: Ahead) -> None:
+        """Go where `look_ahead` looked."""
+        self.state = ahead.state
+        if ahead.errors is not None:
+            self.compression_error = torch.stack(ahead.errors).mean(dim=0) if ahead.errors else None
+        self.t += 1
+
+    def settle(self) -> None:
+        """Wait for what is under way."""
+        self.state = map_state(self.state, lambda x: x)
+
+    def save(self) -> dict[str, Tensor]:
+        """The tensors of the state by name; what is under way is waited for, and saved as arrived."""
+        packed: dict[str, Tensor] = {}
+        for name, value in _parts(self.state):
+            if isinstance(value, Tensor):
+                packed[name] = value
+            else:
+                packed |= {f"{name}.{part}": tensor for part, tensor in _tensors(value.settled()).items()}
+        return packed
+
+    def restore(self, t: int, tensors: Mapping[str, Tensor]) -> None:
+        """Be where a session with the same settings was when it was saved."""
+        device, new = self.state.x.device, {}
+        try:
+            for name, value in _parts(self.state):
+                field = name.removeprefix("state.")
+                if isinstance(value, Tensor):
+                    new[field] = tensors[name].to(device)
+                else:
+                    parts = {part: tensors[f"{name}.{part}"].to(device) for part in _tensors(value)}
+                    new[field] = replace(value, arriving=None, **parts)
+        except KeyError as error:
+            raise DataError(f"The checkpoint lacks {error.args[0]!r} of the method's state.") from None
+        self.state = replace(self.state, **new)
+        self.t = t
+
+
+def _parts(state: State) -> list[tuple[str, Any]]:
+    """The fields of a state, which are tensors or surrogates; anything else would be lost, and is an error."""
+    parts = [(f"state.{field.name}", getattr(state, field.name)) for field in fields(state)]
+    for name, value in parts:
+        if not (isinstance(value, Tensor) or (is_dataclass(value) and hasattr(value, "settled"))):
+            raise TypeError(f"`{name}` is a {type(value).__name__}; a state holds tensors and surrogates only.")
+    return parts
+
+
+def _tensors(surrogate: Any) -> dict[str, Tensor]:
+    every = {field.name: getattr(surrogate, field.name) for field in fields(surrogate)}
+    return {name: value for name, value in every.items() if isinstance(value, Tensor)}

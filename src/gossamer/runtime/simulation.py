@@ -1,0 +1,146 @@
+"""All clients of all seeds as rows of the same tensors: a session over the row exchange, with a problem's gradients."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from gossamer.algorithms.base import Algorithm, State, map_state
+from gossamer.algorithms.surrogate import Outgoing
+from gossamer.compression.base import Codec
+from gossamer.problems.base import Problem
+from gossamer.records.checkpoint import Checkpoint, under
+from gossamer.runtime.exchange.rows import RowExchange, network_of
+from gossamer.runtime.exchange.traffic import Traffic
+from gossamer.runtime.oracle import BatchOracle
+from gossamer.runtime.session import Ahead, Session
+from gossamer.runtime.start import X0, starting_models
+from gossamer.runtime.threads import is_small, threads
+from gossamer.streams import Streams
+from gossamer.topology.schedule import Mixing
+
+
+class _Next(NamedTuple):
+    """What the next round comes to: the method's part, the clients' buffers, and what they sent."""
+
+    ahead: Ahead
+    buffers: dict[str, Tensor]
+    packets: list[tuple[Outgoing, ...]]
+
+
+class Simulation:
+    """A method under way: call `step` for the next round. `simulate` drives it; tests look inside."""
+
+    def __init__(
+        self,
+        method: Algorithm,
+        problem: Problem,
+        mixing: Mixing,
+        seeds: Sequence[int] = (0,),
+        batch_size: int | None = None,
+        x0: X0 = None,
+        codec: Codec = "fixed",
+    ) -> None:
+        self.problem, self.mixing, self.batch_size = problem, network_of(method, mixing), batch_size
+        streams = Streams(seeds, range(problem.clients), problem.device)
+        self.exchange = RowExchange(self.mixing, problem.device)
+        self.session = Session(method, self.exchange, streams, starting_models(x0, problem, streams))
+        self.traffic: Traffic | None = Traffic(self.mixing, seeds, codec)
+        self.buffers = problem.new_buffers(len(seeds) * problem.clients)
+        self._next: _Next | None = None
+
+    @property
+    def method(self) -> Algorithm:
+        """The method."""
+        return self.session.method
+
+    @property
+    def t(self) -> int:
+        """Rounds done."""
+        return self.session.t
+
+    @property
+    def state(self) -> State:
+        """The method's state."""
+        return self.session.state
+
+    @state.setter
+    def state(self, state: State) -> None:
+        self.session.state, self._next = state, None
+
+    @property
+    def compression_error(self) -> Tensor | None:
+        """(rows,): the share of its messages that the compressor left out, when it was last measured."""
+        return self.session.compression_error
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        """The seeds that still run."""
+        return self.session.streams.seeds
+
+    def step(self, *, measure: bool = False) -> None:
+        """One round; a NonFiniteError with the bad rows, and nothing changed, if the models do not stay finite.
+
+        With `measure`, how much the compressor left out is noted on the way.
+        """
+        following, self._next = self._next or self._look_ahead(measure), None
+        if self.traffic is not None:
+            for number, sent in enumerate(following.packets):
+                self.traffic.count(sent, self.t, self.seeds, number)
+        self.session.take(following.ahead)
+        self.buffers = following.buffers
+
+    def peek(self) -> State:
+        """The state after the next round, without going there."""
+        self._next = self._next or self._look_ahead(measure=True)
+        return self._next.ahead.state
+
+    def _look_ahead(self, measure: bool) -> _Next:
+        """What the next round comes to; nothing is changed."""
+        session = self.session
+        oracle = BatchOracle(self.problem, session.streams, self.t, self.batch_size, self.buffers)
+        few = 1 if is_small(self.problem, len(session.state.x), self.batch_size) else None
+        with threads(few):
+            ahead = session.look_ahead(oracle, session.method.lr_at(self.t), measure=measure)
+        return _Next(ahead, oracle.buffers, self.exchange.packets)
+
+    def models(self) -> Tensor:
+        """(seeds, clients, d)."""
+        x: Tensor = self.state.x
+        return x.view(len(self.seeds), self.problem.clients, self.problem.d)
+
+    def snapshot(self) -> Tensor:
+        """(seeds, clients, d or more): the models as they are measured, with their buffers behind them."""
+        x: Tensor = self.problem.with_buffers(self.state.x, self.buffers)
+        return x.view(len(self.seeds), self.problem.clients, x.shape[1])
+
+    def drop(self, seeds: Sequence[int]) -> None:
+        """Go on without these seeds: rows of different seeds never meet, so the others do not notice."""
+        self.keep([i for i, seed in enumerate(self.seeds) if seed not in seeds])
+
+    def keep(self, places: Sequence[int]) -> None:
+        """Go on with the seeds at these places only."""
+        session, shape = self.session, (len(self.seeds), self.problem.clients)
+
+        def kept(x: Tensor) -> Tensor:
+            return x.view(*shape, *x.shape[1:])[places].flatten(0, 1)
+
+        self.state = map_state(session.state, kept)
+        session.compression_error = None
+        self.buffers = {name: kept(buffer) for name, buffer in self.buffers.items()}
+        session.streams = Streams([self.seeds[i] for i in places], session.streams.clients, self.problem.device)
+
+    def save(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Tensors and facts from which `restore` goes on."""
+        tensors = self.session.save() | {f"buffers.{name}": buffer for name, buffer in self.buffers.items()}
+        assert self.traffic is not None
+        return tensors, {"t": self.t, "seeds": list(self.seeds), "traffic": self.traffic.counts()}
+
+    def restore(self, checkpoint: Checkpoint) -> None:
+        """Be where a simulation with the same settings was when it was saved."""
+        self.drop([seed for seed in self.seeds if seed not in checkpoint.facts["seeds"]])
+        self.session.restore(checkpoint.facts["t"], checkpoint.tensors)
+        self.buffers = under("buffers.", checkpoint.tensors, self.problem.device)
+        self._next = None
+        assert self.traffic is not None
+        self.traffic.restore(checkpoint.facts["traffic"])
