@@ -143,6 +143,6 @@ def same(one: Path, two: Path, name: str, tolerance: float = 0.0) -> None:
     assert torch.equal(models[0], models[1])
     clocks = ["seconds", "waiting", "hidden"]
     frames = [gs.read_record(folder / f"{name}.jsonl").frame.drop(columns=clocks) for folder in (one, two)]
-    for column in ("round", "packets", "bits", "bits_total", "bits_paper"):
+    for column in ("round", "packets", "bits", "bits_total", "bits_nominal"):
         assert frames[0][column].tolist() == frames[1][column].tolist()
     assert ((frames[0] - frames[1]).abs().max().fillna(0) <= max(tolerance, 1e-15)).all()

@@ -14,7 +14,7 @@ def lines(label: Any, seed: Any = 0, rate: float = 0.05, count: int = 40, **head
     """A record that falls as exp(-rate t), with a little of its seed in it; 1,000 bits a round."""
     wobble = 1 + 0.1 * (seed if isinstance(seed, int) else 0)
     rows = [
-        {"round": 10 * t, "packets": 10 * t, "bits": 1e4 * t, "bits_total": 5e4 * t, "bits_paper": 8e3 * t}
+        {"round": 10 * t, "packets": 10 * t, "bits": 1e4 * t, "bits_total": 5e4 * t, "bits_nominal": 8e3 * t}
         | {"seconds": 0.1 * t, "loss": 0.5 + math.exp(-rate * t), "grad_norm": wobble * math.exp(-rate * t)}
         | {"consensus": 1e-3 * math.exp(-rate * t), "accuracy": 0.9 - 0.4 * math.exp(-rate * t)}
         for t in range(count)

@@ -89,7 +89,7 @@ def test_step_zero_sends_no_message_for_g() -> None:
     paper = []
     for _ in range(3):
         sim.step()
-        paper.append(sim.traffic.paper_on_one_link(0))
+        paper.append(sim.traffic.nominal_on_one_link(0))
     assert paper == [5 * 32, 3 * 5 * 32, 5 * 5 * 32]
     assert sim.traffic.packets == 3, "the two messages of a round leave in one packet"
 

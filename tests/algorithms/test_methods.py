@@ -97,7 +97,7 @@ def test_squarm_sgd_sends_when_there_is_something_to_say() -> None:
         for sim in (always, seldom, local):
             sim.step()
     assert (always.traffic.packets, seldom.traffic.packets, local.traffic.packets) == (50, 50, 10)
-    sent = seldom.traffic.paper_on_one_link(0) / always.traffic.paper_on_one_link(0)
+    sent = seldom.traffic.nominal_on_one_link(0) / always.traffic.nominal_on_one_link(0)
     assert 0.05 < sent < 0.95
     assert seldom.traffic.bits[0] < always.traffic.bits[0]
 
@@ -117,7 +117,7 @@ def test_a_message_of_some_rows(codec: Any) -> None:
         assert torch.equal(read.messages[1].dense()[0], whole.dense()[row])
     assert len(packets[1]) < len(packets[0]) - 15
     assert message.times(2.0).dense().equal(2 * message.dense())
-    assert message.bits_paper_of_rows().tolist() == [160, 0, 160, 0, 0]
+    assert message.bits_nominal_of_rows().tolist() == [160, 0, 160, 0, 0]
 
 
 @pytest.mark.parametrize("order", ["adapt-then-combine", "combine-then-adapt"])

@@ -21,7 +21,7 @@ def record(label: str, seed: int, norm: float, accuracy: float, bits: float = 1e
     first, *rows, _ = lines(label, seed, **header)
     for t, row in enumerate(rows):
         rest = math.exp(-0.5 * t)
-        row |= {"grad_norm": norm + rest, "accuracy": accuracy * (1 - rest), "bits": bits * t, "bits_paper": bits * t}
+        row |= {"grad_norm": norm + rest, "accuracy": accuracy * (1 - rest), "bits": bits * t, "bits_nominal": bits * t}
     return Record(first, rows, {"status": "finished", "round": 390})
 
 

@@ -17,7 +17,7 @@ from gossamer.report.table import human
 
 def record(label: str, seed: int, norms: Sequence[float | None], diverged: str | None = None) -> Record:
     rows: list[dict[str, Any]] = [
-        {"round": t, "packets": t, "bits": 100.0 * t, "bits_total": 0, "bits_paper": 0, "seconds": 0.1 * t}
+        {"round": t, "packets": t, "bits": 100.0 * t, "bits_total": 0, "bits_nominal": 0, "seconds": 0.1 * t}
         | {"loss": 1.0, "grad_norm": norm, "consensus": 0.0}
         for t, norm in enumerate(norms)
     ]

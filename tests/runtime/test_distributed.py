@@ -96,7 +96,7 @@ def real(rank: int, problem: gs.Problem, mixing: gs.MixingMatrix, cases: Sequenc
             for _ in range(rounds):
                 client.step(BatchOracle(mine, client.streams, client.t, BATCH, {}), method.lr_at(client.t))
         client.close()
-        results.append((client.state.x, client.sent, client.bytes, client.bits_paper, client.links.numbers()))
+        results.append((client.state.x, client.sent, client.bytes, client.bits_nominal, client.links.numbers()))
     ranks.leave()
     return results
 
@@ -133,13 +133,13 @@ def compare(graph: str, cases: Sequence[Case], data: str, data_dir: Path | None 
         difference = float((x - simulation.state.x).abs().max())
         assert difference == 0, f"{case}: models differ by {difference}"
         for client, result in enumerate(results):
-            _, packets, counted, bits_paper, links = result[number]
+            _, packets, counted, bits_nominal, links = result[number]
             assert counted == sum(map(len, packets))
-            paper.append(bits_paper)
+            paper.append(bits_nominal)
             assert {link["neighbor"] for link in links} == set(network.neighbors(client))
             assert all(link["bytes_sent"] == counted for link in links)
             assert packets == [row[client] for row in sent], f"{case}: the packets of client {client}"
-        assert sum(paper) == simulation.traffic.bits_paper[0]
+        assert sum(paper) == simulation.traffic.bits_nominal[0]
         total = [result[number][2] for result in results]
         assert 8 * sum(total) / n == simulation.traffic.on_one_link(0)
         assert 8 * sum(b * d for b, d in zip(total, network.degrees, strict=True)) == simulation.traffic.bits_total[0]

@@ -79,7 +79,7 @@ def test_bits_are_counted_in_packets() -> None:
     assert run.frame.packets.tolist() == list(range(11))
     assert run.frame.bits.tolist() == [packet * t for t in range(11)]
     assert run.frame.bits_total.tolist() == [packet * 10 * t for t in range(11)], "5 edges, both ways"
-    assert run.frame.bits_paper.tolist() == [32 * 8 * t for t in range(11)]
+    assert run.frame.bits_nominal.tolist() == [32 * 8 * t for t in range(11)]
 
 
 def test_entropy_coded_bits_are_counted_by_encoding() -> None:
@@ -90,7 +90,7 @@ def test_entropy_coded_bits_are_counted_by_encoding() -> None:
     for a, b, c in zip(fixed, entropy, auto, strict=True):
         assert torch.equal(a.x, b.x)
         assert (c.frame.bits <= np.minimum(a.frame.bits, b.frame.bits)).all()
-        assert a.final.bits_paper == b.final.bits_paper
+        assert a.final.bits_nominal == b.final.bits_nominal
     assert entropy[0].final.bits != entropy[1].final.bits, "every seed has its own"
     assert entropy[0].final.bits_total == pytest.approx(2 * 6 * entropy[0].final.bits)
 

@@ -32,7 +32,7 @@ def measure(compressor: Compressor, x: Tensor, seed: int = 0) -> dict[str, Any]:
         "omega": omega,
         "bits": bits,
         "bits_per_coordinate": {codec: count / d for codec, count in bits.items()},
-        "bits_paper": message.bits_paper,
+        "bits_nominal": message.bits_nominal,
         "symbol_entropy": _symbol_entropy(message),
     }
 

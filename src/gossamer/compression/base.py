@@ -82,12 +82,12 @@ class Message(ABC):
 
     @property
     @abstractmethod
-    def bits_paper(self) -> int:
+    def bits_nominal(self) -> int:
         """What the paper counts for one row: b bits a coordinate, with neither norms nor indices nor headers."""
 
-    def bits_paper_of_rows(self) -> npt.NDArray[np.int64]:
+    def bits_nominal_of_rows(self) -> npt.NDArray[np.int64]:
         """(rows,): the same for each row."""
-        return np.full(self.shape[0], self.bits_paper, np.int64)
+        return np.full(self.shape[0], self.bits_nominal, np.int64)
 
     @cached_property
     def _rebuilt(self) -> Tensor:

@@ -51,7 +51,7 @@ class Dense(Message):
         return cls(torch.from_numpy(reader.floats(d, dtype)[None]))
 
     @property
-    def bits_paper(self) -> int:
+    def bits_nominal(self) -> int:
         """32 or 64 bits a coordinate."""
         return 8 * self.payload_size()
 

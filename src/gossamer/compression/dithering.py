@@ -103,7 +103,7 @@ class Levels(Message):
         return cls(torch.from_numpy(scale[None]), torch.from_numpy(small[None]), highest, layout)
 
     @property
-    def bits_paper(self) -> int:
+    def bits_nominal(self) -> int:
         """A sign and log2 of the levels, for each coordinate: b bits for gsgd_b."""
         return (1 + (self.highest - 1).bit_length()) * self.shape[1]
 

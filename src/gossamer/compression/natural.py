@@ -82,7 +82,7 @@ class Powers(Message):
         return cls(torch.tensor([top]), torch.from_numpy(codes.astype(np.int16)[None]), torch.from_numpy(factor))
 
     @property
-    def bits_paper(self) -> int:
+    def bits_nominal(self) -> int:
         """9 bits a coordinate: a sign and the exponent of a float32."""
         return _WIDTH * self.shape[1]
 

@@ -52,7 +52,7 @@ class Silence(Message):
         return cls(1, d, dtype)
 
     @property
-    def bits_paper(self) -> int:
+    def bits_nominal(self) -> int:
         """0."""
         return 0
 
@@ -111,10 +111,10 @@ class Partial(Message):
         raise NotImplementedError
 
     @property
-    def bits_paper(self) -> int:
+    def bits_nominal(self) -> int:
         """Of a row that is sent."""
-        return self.message.bits_paper
+        return self.message.bits_nominal
 
-    def bits_paper_of_rows(self) -> npt.NDArray[np.int64]:
+    def bits_nominal_of_rows(self) -> npt.NDArray[np.int64]:
         """0 where nothing is sent."""
-        return np.where(self.sent.cpu().numpy(), self.message.bits_paper, 0)
+        return np.where(self.sent.cpu().numpy(), self.message.bits_nominal, 0)

@@ -75,7 +75,7 @@ class Signs(Message):
         return cls(torch.from_numpy(scale[None]), torch.from_numpy(bits.astype(bool)[None]), layout)
 
     @property
-    def bits_paper(self) -> int:
+    def bits_nominal(self) -> int:
         """One bit a coordinate."""
         return self.shape[1]
 

@@ -89,7 +89,7 @@ class Sparse(Message):
         return cls(torch.from_numpy(indices[None]), torch.from_numpy(values[None]), d)
 
     @property
-    def bits_paper(self) -> int:
+    def bits_nominal(self) -> int:
         """The values alone."""
         return 8 * self.k * self.values.element_size()
 
@@ -148,7 +148,7 @@ class Seeded(Message):
         return cls(torch.tensor([seed]), torch.from_numpy(reader.floats(kept, dtype)[None]), k, layout)
 
     @property
-    def bits_paper(self) -> int:
+    def bits_nominal(self) -> int:
         """The values alone."""
         return 8 * self.values.shape[1] * self.values.element_size()
 

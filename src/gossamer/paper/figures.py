@@ -184,7 +184,7 @@ def _is_over(place: Path, label: str, seed: int, rounds: int) -> bool:
     if record.end is None or (record.label, record.seed) != (label, seed):
         return False
     told = [isinstance(record.header.get(name), dict) for name in ("method", "problem", "mixing")]
-    counted = [isinstance(row.get(name), int | float) for row in record.rows for name in ("bits", "bits_paper")]
+    counted = [isinstance(row.get(name), int | float) for row in record.rows for name in ("bits", "bits_nominal")]
     through = record.diverged is not None or record.rows[-1]["round"] == rounds
     return through and all(told) and all(counted)
 

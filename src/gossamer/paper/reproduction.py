@@ -216,7 +216,7 @@ def _run_row(job: str, record: Record) -> dict[str, Any]:
     row: dict[str, Any] = {"experiment": job, "method": record.label, "seed": record.seed}
     row |= {name: record.header.get("mixing", {}).get(name) for name in ("clients", "rho")}
     row |= {"lr": record.header["method"].get("lr"), "gamma": record.header["method"].get("gamma")}
-    for name in ("round", "bits", "bits_paper", "grad_norm", "loss", "accuracy", "worst_accuracy", "consensus"):
+    for name in ("round", "bits", "bits_nominal", "grad_norm", "loss", "accuracy", "worst_accuracy", "consensus"):
         row[name] = last[name]
     row |= {"seconds": last["seconds"], "device": record.header.get("device")}
     row["diverged_in_round"] = record.end.get("round") if record.end and record.diverged else None

@@ -23,7 +23,7 @@ COLUMNS = {
     "packets": "packets sent on one link so far",
     "bits": "bits sent on one link so far: 8 x the packets' bytes, averaged over clients",
     "bits_total": "bits sent so far over all directed edges",
-    "bits_paper": "bits on one link as the paper counts them: b a coordinate and message",
+    "bits_nominal": "bits on one link as the paper counts them: b a coordinate and message",
     "loss": "f at the average model",
     "grad_norm": "norm of the gradient of f at the average model",
     "accuracy": "test accuracy of the average model",

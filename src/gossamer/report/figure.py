@@ -32,7 +32,7 @@ PRINT: dict[Any, Any] = LOOK | {
     "pdf.fonttype": 42,  # letters stay letters, as journals ask
     "figure.dpi": 300,
 }
-_X = {"round": "rounds", "bits": "bits sent on one link", "bits_paper": "bits as the paper counts them"}
+_X = {"round": "rounds", "bits": "bits sent on one link", "bits_nominal": "bits as the paper counts them"}
 _Y = {"grad_norm": r"gradient norm  $\|\nabla f(\bar{x})\|$", "accuracy": "test accuracy"}
 
 

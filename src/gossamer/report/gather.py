@@ -104,7 +104,7 @@ def _row(path: Path, place: int, row: dict[str, Any]) -> dict[str, Any]:
         wrong = number(value) is None and value is not None
         if wrong or (name == "round" and value is None):
             raise DataError(f"The record '{path}' is damaged in row {place}: its `{name}` is {_shown(value)}.")
-        if name in ("round", "bits", "bits_paper", "seconds") and value is not None and value < 0:
+        if name in ("round", "bits", "bits_nominal", "seconds") and value is not None and value < 0:
             raise DataError(f"The record '{path}' is damaged in row {place}: its `{name}` is below zero.")
     if "round" not in plain:
         raise DataError(f"The record '{path}' is damaged in row {place}: it has no `round`.")

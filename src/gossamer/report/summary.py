@@ -25,7 +25,7 @@ def _summary(label: str, records: Sequence[Record], target: float | None) -> dic
         "seeds": [record.seed for record in good],
         "diverged": {str(record.seed): record.diverged for record in records if record.diverged},
     }
-    for name in ("round", "packets", "bits", "bits_total", "bits_paper", "seconds"):
+    for name in ("round", "packets", "bits", "bits_total", "bits_nominal", "seconds"):
         mean = _mean([record.rows[-1].get(name) for record in good])
         row[name] = int(mean) if mean is not None and mean == int(mean) and name != "seconds" else mean
     for name in ("loss", "grad_norm", "accuracy", "worst_accuracy", "consensus"):

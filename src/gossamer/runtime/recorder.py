@@ -307,7 +307,7 @@ class Recorder:
             seed: {
                 "bits": traffic.on_one_link(seed),
                 "bits_total": traffic.bits_total[seed],
-                "bits_paper": traffic.paper_on_one_link(seed),
+                "bits_nominal": traffic.nominal_on_one_link(seed),
             }
             for seed in sim.seeds[which]
         }

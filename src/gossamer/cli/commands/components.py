@@ -131,7 +131,7 @@ def compress(options: argparse.Namespace) -> int:
         table.add_row("omega", "-" if result["omega"] is None else f"{result['omega']:.4g}")
         for codec, bits in result["bits"].items():
             table.add_row(f"{codec} packet", f"{bits:,} bits, {bits / result['d']:.4g} a coordinate")
-        table.add_row("as the paper counts", f"{result['bits_paper']:,} bits")
+        table.add_row("as the paper counts", f"{result['bits_nominal']:,} bits")
         if result["symbol_entropy"] is not None:
             table.add_row("entropy of the symbols", f"{result['symbol_entropy']:.4g} bits a coordinate")
         console().show(table)

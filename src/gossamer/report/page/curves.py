@@ -15,7 +15,7 @@ Array = np.ndarray[Any, np.dtype[np.float64]]
 ACROSS = {
     "round": "rounds",
     "bits": "bits sent on one link",
-    "bits_paper": "bits as the paper counts them",
+    "bits_nominal": "bits as the paper counts them",
     "seconds": "seconds",
 }
 """What a curve may be drawn against."""

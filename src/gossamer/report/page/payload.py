@@ -23,7 +23,7 @@ from gossamer.report.summary import summarize
 _LONG, _SHORT, _SPEC = 2000, 200, 100_000
 _MOST_CLIENTS, _MOST_EDGES, _MOST_LABELS, _MOST_SENTENCES = 200, 4000, 60, 200
 _MOST_METHODS, _MOST_CLAIMS, _MOST_FITS = 400, 2000, 200
-_FINAL = ("round", "bits", "bits_paper", "grad_norm", "loss", "accuracy", "worst_accuracy", "consensus", "seconds")
+_FINAL = ("round", "bits", "bits_nominal", "grad_norm", "loss", "accuracy", "worst_accuracy", "consensus", "seconds")
 _BEST = {"grad_norm": min, "loss": min, "accuracy": max, "worst_accuracy": max}
 _VERSIONS = ("gossamer", "torch", "python", "device")
 

@@ -1,6 +1,6 @@
 // The curves of one experiment: what to show and against what, which methods, how much of it, and what is where.
 
-const LOG_FIRST = { grad_norm: true, consensus: true, bits: true, bits_paper: true };
+const LOG_FIRST = { grad_norm: true, consensus: true, bits: true, bits_nominal: true };
 const TOUCH_SLACK = 10;
 const BANDS = "Lines are means over the seeds, bands reach from the smallest to the largest.";
 
@@ -209,7 +209,7 @@ class Plot {
 
   whereText() {
     if (this.x === "round") return `round ${Math.round(this.cursor).toLocaleString("en-GB")}`;
-    return measured(this.x, this.cursor) + (this.x === "bits_paper" ? " (the paper's count)" : "");
+    return measured(this.x, this.cursor) + (this.x === "bits_nominal" ? " (the paper's count)" : "");
   }
 
   showTip(rows, at) {

@@ -1,7 +1,7 @@
 // Tables: the verdicts, the rates, the final values, the settings.
 
 const HEADINGS = {
-  round: "rounds", bits: "sent per link", bits_paper: "paper's count", grad_norm: "gradient norm", loss: "loss",
+  round: "rounds", bits: "sent per link", bits_nominal: "paper's count", grad_norm: "gradient norm", loss: "loss",
   accuracy: "test accuracy", worst_accuracy: "worst client", consensus: "consensus", seconds: "seconds",
 };
 

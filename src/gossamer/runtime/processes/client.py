@@ -62,7 +62,7 @@ class Client:
         self.state: State = method.init(x)
         self.packets = 0
         self.bytes = 0
-        self.bits_paper = 0
+        self.bits_nominal = 0
         self.stop: int | None = None
         """The round at which every client is to stop, once one of them was told to."""
         self.compression_error: Tensor | None = None
@@ -107,7 +107,7 @@ class Client:
     def save(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Tensors and facts from which `restore` goes on; the exchange under way is waited for."""
         self.settle()
-        facts = {"t": self.t, "packets": self.packets, "bytes": self.bytes, "bits_paper": self.bits_paper}
+        facts = {"t": self.t, "packets": self.packets, "bytes": self.bytes, "bits_nominal": self.bits_nominal}
         return pack(self.state), facts | {"links": self.links.numbers()}
 
     def restore(self, checkpoint: Checkpoint) -> None:
@@ -115,7 +115,7 @@ class Client:
         self.state = unpack(self.state, checkpoint.tensors, self.streams.device)
         facts = checkpoint.facts
         self.t, self.packets, self.bytes = facts["t"], facts["packets"], facts["bytes"]
-        self.bits_paper = facts["bits_paper"]
+        self.bits_nominal = facts["bits_nominal"]
         self.links.restore(facts["links"])
 
     def ask_to_stop(self) -> None:
@@ -161,7 +161,7 @@ class Client:
             self.packets += 1
             # A wish to stop is not the method's, so a run that goes on counts what an undisturbed one does.
             self.bytes += len(bytes_) - packet.stop_size(self.stop)
-            self.bits_paper += int(sum(message.bits_paper_of_rows()[0] for message in sent))
+            self.bits_nominal += int(sum(message.bits_nominal_of_rows()[0] for message in sent))
         return _Pending(self, self.t, messages, time.perf_counter())
 
     def collect(self, t: int, messages: Sequence[Message | None], left_at: float) -> tuple[Tensor, ...]:

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-COUNTERS = ("round", "packets", "bytes", "bits_paper", "seconds", "waiting", "hidden", "compression_error")
+COUNTERS = ("round", "packets", "bytes", "bits_nominal", "seconds", "waiting", "hidden", "compression_error")
 
 
 class Journal:

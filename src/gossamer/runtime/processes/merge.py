@@ -106,7 +106,7 @@ class _Measured:
             "packets": int(counters["packets"][0]),
             "bits": 8 * int(counters["bytes"].sum()) / len(degrees),
             "bits_total": 8 * int((counters["bytes"] * degrees).sum()),
-            "bits_paper": int(counters["bits_paper"].sum()) / len(degrees),
+            "bits_nominal": int(counters["bits_nominal"].sum()) / len(degrees),
             "seconds": float(counters["seconds"].max()),
             "waiting": float(counters["waiting"].mean()),
             "hidden": float(counters["hidden"].mean()),

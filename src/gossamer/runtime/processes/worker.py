@@ -269,7 +269,7 @@ class _Runner:
             "round": client.t,
             "packets": client.packets,
             "bytes": client.bytes,
-            "bits_paper": client.bits_paper,
+            "bits_nominal": client.bits_nominal,
             "seconds": self.seconds,
             "waiting": sum(link.waiting for link in links),
             "hidden": sum(link.hidden for link in links) / max(1, len(links)),
