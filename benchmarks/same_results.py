@@ -86,8 +86,8 @@ for name in registry.methods.names():
                         method = cls(**settings)
                         if LOOPBACK:
                             from gossamer.testing import loopback
-                            models, bits = loopback(method, problem, mixing, rounds=ROUNDS, batch_size=batch)
-                            found[key] = [digest(models), bits, symbols[0]]
+                            run = loopback(method, problem, mixing, rounds=ROUNDS, batch_size=batch)
+                            found[key] = [digest(run.x), run.bits, symbols[0]]
                             continue
                         run = gs.simulate(method, problem, mixing, rounds=ROUNDS, batch_size=batch, eval_every=ROUNDS)
                     except gs.InputError as error:

@@ -142,6 +142,7 @@ def _number(text: str) -> int | float | str:
 
 methods = Registry("method", "gossamer.methods", home="gossamer.algorithms")
 compressors = Registry("compressor", "gossamer.compressors", home="gossamer.compression")
+transports = Registry("transport", "gossamer.transports", home="gossamer.runtime.transport")
 graphs = Registry("graph", home="gossamer.topology")
 weights = Registry("rule for weights", home="gossamer.topology")
 objectives = Registry("objective", home="gossamer.problems")

@@ -22,7 +22,9 @@ from gossamer.algorithms.motef import MoTEF
 from gossamer.algorithms.motef_vr import MoTEFVR
 from gossamer.algorithms.nids import NIDS
 from gossamer.algorithms.porter import PORTER
+from gossamer.algorithms.round import Round, Samples
 from gossamer.algorithms.squarm_sgd import SQuARMSGD
+from gossamer.algorithms.surrogate import Surrogate
 
 __all__ = [
     "BEER",
@@ -39,16 +41,19 @@ __all__ = [
     "LEAD",
     "NIDS",
     "PORTER",
+    "Accepts",
     "Algorithm",
     "CentralizedSGD",
     "DeepSqueeze",
     "DoCoM",
     "GradientTracking",
+    "MethodInfo",
     "MoTEF",
     "MoTEFVR",
-    "Pending",
+    "Needs",
     "Round",
     "SQuARMSGD",
     "Samples",
+    "Surrogate",
     "schedules",
 ]

@@ -137,7 +137,7 @@ class Round:
 
     def mix(self, z: Tensor, name: str = "x") -> Tensor:
         """Z W, by one uncompressed exchange, computed as z + z (W - I)."""
-        return z + self.send(**{name: z}).pulls()[0]
+        return z + self.send(None, **{name: z}).pulls()[0]
 
     def compress(self, compressor: Compressor, z: Tensor, name: str) -> Message:
         """C(z), in the models' type. The name keys its randomness: use a name once per round."""

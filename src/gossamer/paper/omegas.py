@@ -28,7 +28,7 @@ from gossamer.topology import MixingMatrix
 def check_has_omegas(method: Algorithm) -> None:
     """Refuse a method that the proof does not speak of."""
     if not isinstance(method, BEER):
-        raise InputError(f"The errors Omega_1 to Omega_5 are those of BEER's proof; {method.title} has none.")
+        raise InputError(f"The errors Omega_1 to Omega_5 are those of BEER's proof; {method.info.title} has none.")
     _check_tracker(method)
 
 
@@ -53,7 +53,7 @@ def certified_steps(
     Where the problem is known to satisfy PL, they are those of Theorem 4.3, with which 4.1 holds, too.
     """
     if not isinstance(method, BEER):
-        raise InputError(f"Steps are certified for BEER alone; give {method.title} numbers, or 'auto'.")
+        raise InputError(f"Steps are certified for BEER alone; give {method.info.title} numbers, or 'auto'.")
     _check_tracker(method)
     if isinstance(method.lr, Schedule):
         raise InputError("The proof is that of one lr for all rounds; a schedule's gamma cannot be certified.")
@@ -71,8 +71,8 @@ def _smoothness(problem: Problem) -> float | None:
 
 def errors_of_proof(now: BEERState, ahead: BEERState, clients: int) -> list[dict[str, float]]:
     """Omega_1 to Omega_5 of each seed, from the state after t rounds and the one after t + 1."""
-    x, h = (part.double().view(-1, clients, part.shape[1]) for part in (now.x, now.h))
-    v, g = (part.double().view(x.shape) for part in (ahead.v, ahead.g))
+    x, h = (part.double().view(-1, clients, part.shape[1]) for part in (now.x, now.h.own))
+    v, g = (part.double().view(x.shape) for part in (ahead.v, ahead.g.own))
     x_bar, v_bar = x.mean(dim=1, keepdim=True), v.mean(dim=1, keepdim=True)
     squares = [part.square().sum(dim=(1, 2)) for part in (h - x, g - v, x - x_bar, v - v_bar, v_bar)]
     return [dict(zip(OMEGAS, values, strict=True)) for values in torch.stack(squares, dim=1).tolist()]

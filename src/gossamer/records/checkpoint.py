@@ -12,14 +12,13 @@ import os
 import re
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from gossamer.algorithms.base import Arrived, State
 from gossamer.errors import DataError, InputError, writing
 
 logger = logging.getLogger(__name__)
@@ -162,34 +161,6 @@ def needed(diameter: int, every: int) -> int:
     Ranks may be apart by as many rounds as their distance in the graph.
     """
     return math.ceil((diameter + 1) / every) + 2
-
-
-def pack(state: State) -> dict[str, Tensor]:
-    """The tensors of a method's state, by name; an exchange under way is waited for."""
-    packed: dict[str, Tensor] = {}
-    for field in fields(state):
-        value = getattr(state, field.name)
-        if isinstance(value, Tensor):
-            packed[f"state.{field.name}"] = value
-        elif hasattr(value, "wait"):
-            packed |= {f"state.{field.name}.{number}": tensor for number, tensor in enumerate(value.wait())}
-    return packed
-
-
-def unpack(like: State, tensors: Mapping[str, Tensor], device: torch.device) -> State:
-    """The state that `pack` took apart; `like` is any state of the same method."""
-    new: dict[str, Any] = {}
-    for field in fields(like):
-        name, value = f"state.{field.name}", getattr(like, field.name)
-        try:
-            if isinstance(value, Tensor):
-                new[field.name] = tensors[name].to(device)
-            elif hasattr(value, "wait"):
-                several = range(len(value.wait()))
-                new[field.name] = Arrived(tuple(tensors[f"{name}.{number}"].to(device) for number in several))
-        except KeyError as error:
-            raise DataError(f"The checkpoint lacks {error.args[0]!r} of the method's state.") from None
-    return replace(like, **new)
 
 
 def under(prefix: str, tensors: Mapping[str, Tensor], device: torch.device) -> dict[str, Tensor]:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from numbers import Integral
 
-from gossamer.algorithms.base import EACH_ROW, Algorithm
+from gossamer.algorithms.base import Algorithm, Needs
 from gossamer.errors import InputError, check_integer
 from gossamer.problems.base import Problem
 from gossamer.topology import MixingMatrix
@@ -23,9 +23,10 @@ def check_method_fits(method: Algorithm, problem: Problem, mixing: MixingMatrix)
     """Refuse a method that cannot use the mixing matrix, or whose compressor is no contraction at this size."""
     method.check_mixing(mixing.lambda_min)
     method.check_dimension(problem.d)
-    if method.needs == EACH_ROW and (problem.has_buffers or problem.is_random or problem.least_batch > 1):
+    if method.needs is Needs.ROW_GRADIENTS and (problem.has_buffers or problem.is_random or problem.least_batch > 1):
         raise InputError(
-            f"{method.title} needs {method.needs}, which batch norm and dropout do not allow; take another method."
+            f"{method.info.title} needs {method.needs.value}, which batch norm and dropout do not allow; take another "
+            "method."
         )
 
 
@@ -60,7 +61,7 @@ def several_seeds(seed: int | Sequence[int]) -> tuple[int, ...]:
 def labelled(method: Algorithm | Sequence[Algorithm] | Mapping[str, Algorithm]) -> dict[str, Algorithm]:
     """The methods by label; equal titles are told apart by their settings."""
     if isinstance(method, Algorithm):
-        return {method.title: method}
+        return {method.info.title: method}
     if isinstance(method, Mapping):
         labelled = dict(method)
     elif not isinstance(method, Sequence) or isinstance(method, str):

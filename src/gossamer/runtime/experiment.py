@@ -91,7 +91,7 @@ def prepare(spec: Spec, *, data_dir: str | None = None, device: str | None = Non
             settings["compressor"] = registry.compressors.build(settings["compressor"])
         chosen = _to_be_found(settings)
         method = registry.methods.build(settings | dict.fromkeys(chosen, 1.0))
-        label = table.get("label", method.title)
+        label = table.get("label", method.info.title)
         if label in methods:
             raise InputError(f"Two methods of the spec are called {label!r}; give each a `label` of its own.")
         methods[label] = (method, table.get("rounds", spec.rounds))

@@ -14,12 +14,12 @@ import torch
 from torch import Tensor
 
 from gossamer._version import __version__
-from gossamer.algorithms.base import Algorithm
+from gossamer.algorithms.base import Accepts, Algorithm
 from gossamer.compression.base import Compressor
 from gossamer.fingerprint import digest
 from gossamer.problems.base import Problem
 from gossamer.runtime.threads import is_small_evaluation, threads
-from gossamer.topology import MixingMatrix
+from gossamer.topology import Mixing
 
 _MOST_CLIENTS, _MOST_EDGES, _MOST_LABELS = 500, 2000, 60  # that a record keeps for a picture
 _DRAWN = 1 << 18  # coordinates with which a compressor is tried out
@@ -55,9 +55,7 @@ def _score(problem: Problem, models: Tensor) -> dict[str, Tensor]:
     return scored
 
 
-def header(
-    method: Algorithm, problem: Problem, mixing: MixingMatrix, about: dict[str, Any], seed: int
-) -> dict[str, Any]:
+def header(method: Algorithm, problem: Problem, mixing: Mixing, about: dict[str, Any], seed: int) -> dict[str, Any]:
     """The first line of a record."""
     return settings(method, problem, mixing, about, seed) | {
         "device": str(problem.device),
@@ -76,7 +74,7 @@ def _command() -> str:
     return shlex.join([name, *sys.argv[1:]])
 
 
-def _pictures(problem: Problem, mixing: MixingMatrix) -> dict[str, Any]:
+def _pictures(problem: Problem, mixing: Mixing) -> dict[str, Any]:
     """What a report draws of a run: who talks to whom, and who holds what; left out where it would not fit a page."""
     said: dict[str, Any] = {}
     if mixing.clients <= _MOST_CLIENTS and mixing.graph.number_of_edges() <= _MOST_EDGES:
@@ -89,9 +87,7 @@ def _pictures(problem: Problem, mixing: MixingMatrix) -> dict[str, Any]:
     return said
 
 
-def settings(
-    method: Algorithm, problem: Problem, mixing: MixingMatrix, about: dict[str, Any], seed: int
-) -> dict[str, Any]:
+def settings(method: Algorithm, problem: Problem, mixing: Mixing, about: dict[str, Any], seed: int) -> dict[str, Any]:
     """What two runs must have in common to be the same run: all that determines its models, bits and measurements."""
     said = {
         "gossamer": __version__,
@@ -141,11 +137,13 @@ def averages(method: Algorithm, d: int) -> bool:
     """Whether a method relies on its compressor's mean, and not on a contraction."""
     compressor = getattr(method, "compressor", None)
     omega = compressor.omega(d) if isinstance(compressor, Compressor) else None
-    return omega is not None and (method.compressors == "unbiased" or (method.compressors == "any" and omega >= 1))
+    return omega is not None and (
+        method.info.compressors is Accepts.UNBIASED or (method.info.compressors is Accepts.ANY and omega >= 1)
+    )
 
 
 def describe_method(method: Algorithm) -> dict[str, Any]:
     """The settings of a method, as plain data."""
     settings = {field.name: getattr(method, field.name) for field in fields(method)}  # type: ignore[arg-type]
     plain = int | float | str | None
-    return {"name": method.title} | {k: v if isinstance(v, plain) else str(v) for k, v in settings.items()}
+    return {"name": method.info.title} | {k: v if isinstance(v, plain) else str(v) for k, v in settings.items()}

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gossamer.algorithms.base import Samples
+from gossamer.algorithms.round import Samples
 from gossamer.errors import InputError
 from gossamer.problems.base import Problem
 from gossamer.streams import Streams

@@ -29,7 +29,7 @@ from gossamer.records.runs import Run, Runs, finished_run, write_models
 from gossamer.runtime.measure import header, measure, settings
 
 if TYPE_CHECKING:
-    from gossamer.runtime.simulator import Simulation
+    from gossamer.runtime.simulation import Simulation
 
 logger = logging.getLogger(__name__)
 

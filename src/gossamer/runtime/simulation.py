@@ -8,9 +8,10 @@ from torch import Tensor
 from gossamer.algorithms.base import Algorithm, State, map_state
 from gossamer.algorithms.surrogate import Outgoing
 from gossamer.compression.base import Codec
+from gossamer.kernels import Mixer
 from gossamer.problems.base import Problem
 from gossamer.records.checkpoint import Checkpoint, under
-from gossamer.runtime.exchange.rows import RowExchange, network_of
+from gossamer.runtime.exchange.rows import MakeMixer, RowExchange, network_of
 from gossamer.runtime.exchange.traffic import Traffic
 from gossamer.runtime.oracle import BatchOracle
 from gossamer.runtime.session import Ahead, Session
@@ -40,12 +41,14 @@ class Simulation:
         batch_size: int | None = None,
         x0: X0 = None,
         codec: Codec = "fixed",
+        counts: bool = True,
+        mixer: MakeMixer = Mixer,
     ) -> None:
         self.problem, self.mixing, self.batch_size = problem, network_of(method, mixing), batch_size
         streams = Streams(seeds, range(problem.clients), problem.device)
-        self.exchange = RowExchange(self.mixing, problem.device)
+        self.exchange = RowExchange(self.mixing, problem.device, mixer)
         self.session = Session(method, self.exchange, streams, starting_models(x0, problem, streams))
-        self.traffic: Traffic | None = Traffic(self.mixing, seeds, codec)
+        self.traffic, self._counts = Traffic(self.mixing, seeds, codec), counts
         self.buffers = problem.new_buffers(len(seeds) * problem.clients)
         self._next: _Next | None = None
 
@@ -84,9 +87,8 @@ class Simulation:
         With `measure`, how much the compressor left out is noted on the way.
         """
         following, self._next = self._next or self._look_ahead(measure), None
-        if self.traffic is not None:
-            for number, sent in enumerate(following.packets):
-                self.traffic.count(sent, self.t, self.seeds, number)
+        for sent in following.packets if self._counts else ():
+            self.traffic.count(sent, self.t, self.seeds)
         self.session.take(following.ahead)
         self.buffers = following.buffers
 
@@ -133,7 +135,6 @@ class Simulation:
     def save(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Tensors and facts from which `restore` goes on."""
         tensors = self.session.save() | {f"buffers.{name}": buffer for name, buffer in self.buffers.items()}
-        assert self.traffic is not None
         return tensors, {"t": self.t, "seeds": list(self.seeds), "traffic": self.traffic.counts()}
 
     def restore(self, checkpoint: Checkpoint) -> None:
@@ -142,5 +143,4 @@ class Simulation:
         self.session.restore(checkpoint.facts["t"], checkpoint.tensors)
         self.buffers = under("buffers.", checkpoint.tensors, self.problem.device)
         self._next = None
-        assert self.traffic is not None
         self.traffic.restore(checkpoint.facts["traffic"])

@@ -4,22 +4,14 @@ import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from numbers import Integral
 from pathlib import Path
-from typing import Any, NamedTuple, overload
+from typing import Any, overload
 
-import numpy as np
-import numpy.typing as npt
-import torch
-from torch import Tensor
-
-from gossamer.algorithms.base import Algorithm, Arrived, Round, State, map_state
-from gossamer.compression import packet
-from gossamer.compression.base import CODECS, Codec, Message, checking_later
-from gossamer.compression.partial import Partial
-from gossamer.errors import InputError, NonFiniteError, check_bool, check_callable, check_choice, check_integer
+from gossamer.algorithms.base import Algorithm
+from gossamer.compression.base import CODECS, Codec
+from gossamer.errors import InputError, check_bool, check_callable, check_choice, check_integer
 from gossamer.lock import alone_in
 from gossamer.paper.omegas import check_has_omegas
 from gossamer.problems.base import Problem
-from gossamer.records.checkpoint import Checkpoint, pack, under, unpack
 from gossamer.records.runs import Run, Runs
 from gossamer.runtime.arguments import (
     check_batch_size,
@@ -29,12 +21,9 @@ from gossamer.runtime.arguments import (
     several_seeds,
 )
 from gossamer.runtime.caution import warn_of_gamma
-from gossamer.runtime.exchange.rows import Mixer, network_of
-from gossamer.runtime.oracle import BatchOracle
 from gossamer.runtime.recorder import Progress, Saving, record_folder, record_seeds
-from gossamer.runtime.start import X0, describe_start, starting_models
-from gossamer.runtime.threads import is_small, threads
-from gossamer.streams import Streams
+from gossamer.runtime.simulation import Simulation
+from gossamer.runtime.start import X0, describe_start
 from gossamer.topology import MixingMatrix
 
 
@@ -158,4 +147,3 @@ def simulate(
 
             runs += record_seeds(start, seeds, {"label": label, **about}, saving, progress)
     return runs[0] if isinstance(method, Algorithm) and isinstance(seed, Integral) else runs
-

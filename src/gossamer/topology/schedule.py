@@ -9,6 +9,7 @@ import numpy.typing as npt
 from scipy import sparse
 
 from gossamer.errors import InputError
+from gossamer.topology.base import Graph, Matrix, checked
 from gossamer.topology.files import as_matrix
 from gossamer.topology.mixing import MixingMatrix, check_weights
 from gossamer.topology.spectrum import from_edge_weights
@@ -42,7 +43,7 @@ class RoundWeights:
 class MixingSchedule:
     """W_t = matrices[t mod period]. The union of the graphs must be connected, each of them need not be.
 
-    On a schedule a method keeps a surrogate for each edge (`runtime/exchange/edges.py`). BEER's theory covers a fixed W.
+    On a schedule a method keeps a surrogate for each edge. BEER's theory covers a fixed W only.
     """
 
     def __init__(self, matrices: Sequence[npt.ArrayLike | sparse.sparray | MixingMatrix]) -> None:
@@ -96,6 +97,11 @@ class MixingSchedule:
     def lambda_min(self) -> float:
         """The smallest eigenvalue of any W_t."""
         return min(float(np.linalg.eigvalsh(w.sparse.toarray())[0]) for w in self.rounds)
+
+    @property
+    def degrees(self) -> npt.NDArray[np.int64]:
+        """How many neighbours each client has in all rounds together."""
+        return self.mean.degrees
 
     @property
     def diameter(self) -> int:

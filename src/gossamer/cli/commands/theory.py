@@ -19,7 +19,7 @@ from gossamer.errors import InputError, check_integer, check_positive
 from gossamer.problems import load, logistic_regression, softmax_regression
 from gossamer.problems.base import Problem
 from gossamer.report.table import human
-from gossamer.runtime.simulator import Simulation
+from gossamer.runtime.simulation import Simulation
 from gossamer.runtime.tuning.auto import auto, gradients_and_smoothness
 from gossamer.theory import Certificate, bits_to, certify, lyapunov, rounds_to, theorem_steps
 from gossamer.topology import MixingMatrix, mixing_matrix

@@ -17,7 +17,7 @@ from gossamer.paper.rates.sweep import SharedRandK, Watch, World, edges, grid, r
 from gossamer.problems.base import Problem
 from gossamer.problems.regression import logistic_regression
 from gossamer.problems.sine import sine_pl
-from gossamer.runtime.simulator import Simulation
+from gossamer.runtime.simulation import Simulation
 from gossamer.topology import MixingMatrix, hypercube, mixing_matrix, ring
 
 Settings = Mapping[str, Any]

@@ -20,7 +20,7 @@ from gossamer.compression.sparse import Sparse, rand_k, seeded_places
 from gossamer.errors import StoppedError
 from gossamer.problems.base import Problem
 from gossamer.runtime.tuning.candidates import Candidates
-from gossamer.streams import Draw, Streams
+from gossamer.streams import Draw
 from gossamer.topology import MixingMatrix
 
 Steps = Mapping[str, float]
@@ -128,8 +128,8 @@ class _Quadratics(Problem):
 class _Together:
     """W times the rows of all lanes in one product: the simulator's own goes seed by seed, which is slow for many."""
 
-    def __init__(self, mixing: MixingMatrix) -> None:
-        self.w, self.zero = torch.from_numpy(mixing.matrix), torch.zeros((), dtype=torch.float64)
+    def __init__(self, w: Any, device: torch.device) -> None:
+        self.w = torch.from_numpy(w.toarray()).to(device)
 
     def __call__(self, q: Tensor) -> Tensor:
         return (self.w @ q.view(-1, len(self.w), q.shape[1])).view(q.shape)
@@ -168,9 +168,7 @@ class _Lanes(Candidates):
         settings: Sequence[Steps],
         seeds: Sequence[int],
     ) -> None:
-        super().__init__(method, problem, mixing, settings)
-        self.streams = Streams(seeds, range(problem.clients), problem.device)
-        self.mixer = _Together(mixing)  # type: ignore[assignment]
+        super().__init__(method, problem, mixing, settings, seeds, mixer=_Together)
 
     def keep(self, places: Sequence[int]) -> None:
         """Go on with the lanes at these places alone."""

@@ -1,6 +1,8 @@
 """The exchange of the simulator: all clients are rows of one tensor, and W is applied by a matrix product."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -32,15 +34,19 @@ class Arrived:
         return self.sums
 
 
+MakeMixer = Callable[[Any, torch.device], Callable[[Tensor], Tensor]]
+"""Given W in compressed rows and a device, returns the function that multiplies rows by W."""
+
+
 class RowExchange:
     """W_t times the rows of all clients, seed by seed."""
 
-    def __init__(self, mixing: Mixing, device: torch.device) -> None:
+    def __init__(self, mixing: Mixing, device: torch.device, mixer: MakeMixer = Mixer) -> None:
         self.mixing, self.device, self.rho = mixing, device, mixing.rho
         self.packets: list[tuple[Outgoing, ...]] = []
         """What was sent in the round under way: one entry per exchange."""
         self.edges = None if isinstance(mixing, MixingMatrix) else Edges.of(mixing, range(mixing.clients), device)
-        self._mixers: dict[int, Mixer] = {}
+        self._make, self._mixers = mixer, dict[int, Callable[[Tensor], Tensor]]()
         self._zero = torch.zeros((), dtype=torch.float64, device=device)
         self._t = 0
 
@@ -65,7 +71,7 @@ class RowExchange:
         """X W_t."""
         w = self.mixing.at(self._t)
         if id(w) not in self._mixers:
-            self._mixers[id(w)] = Mixer(w.sparse, self.device)
+            self._mixers[id(w)] = self._make(w.sparse, self.device)
         return self._mixers[id(w)](x)
 
     def _arrive(self, message: Message | Slots) -> Tensor:

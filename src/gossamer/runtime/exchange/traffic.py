@@ -25,8 +25,8 @@ class Traffic:
         self._mixing = mixing
         self._fixed: dict[Any, npt.NDArray[np.int64]] = {}
 
-    def count(self, messages: Sequence[Outgoing], t: int, seeds: Sequence[int], number: int = 0) -> None:
-        """Add the exchange of this number within round t."""
+    def count(self, messages: Sequence[Outgoing], t: int, seeds: Sequence[int]) -> None:
+        """Add one exchange of round t."""
         degrees = self._mixing.at(t).degrees
         if not degrees.any():  # a client alone sends nothing
             return

@@ -17,8 +17,8 @@ from gossamer.runtime.exchange.rows import network_of
 from gossamer.runtime.measure import header, measure
 from gossamer.runtime.processes.journal import Journal
 from gossamer.runtime.processes.ranks import Ranks
-from gossamer.runtime.transport.gloo import Failure
-from gossamer.topology import MixingMatrix
+from gossamer.runtime.transport.base import Failure
+from gossamer.topology import Mixing
 
 _TOGETHER = 64  # snapshots measured at once
 _OF_A_CLIENT = ("seconds", "waiting", "hidden", "compression_error")
@@ -47,7 +47,7 @@ class Outcome:
 
 
 def merge(
-    problem: Problem | None, mixing: MixingMatrix, ranks: Ranks, reporter: int, folder: Path, outcomes: list[Outcome]
+    problem: Problem | None, mixing: Mixing, ranks: Ranks, reporter: int, folder: Path, outcomes: list[Outcome]
 ) -> None:
     """Bring the journals of every run to the reporter, which alone has the whole problem, measures and writes."""
     told = ranks.share([outcome.facts() for outcome in outcomes])
@@ -89,7 +89,7 @@ def _plain(value: float) -> float | None:
 class _Measured:
     """Rows of a record, measured many at a time."""
 
-    def __init__(self, problem: Problem, mixing: MixingMatrix) -> None:
+    def __init__(self, problem: Problem, mixing: Mixing) -> None:
         self.problem, self.mixing = problem, mixing
         self.last: Tensor | None = None
         self.clients: list[dict[str, Any]] = []

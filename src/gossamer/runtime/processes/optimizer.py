@@ -24,9 +24,10 @@ from gossamer.runtime.caution import warn_of_gamma
 from gossamer.runtime.measure import describe_method
 from gossamer.runtime.oracle import LoopOracle, ZeroOracle
 from gossamer.runtime.processes.averaging import Average, modules_of
-from gossamer.runtime.processes.client import Client, Transport
+from gossamer.runtime.processes.client import Client
 from gossamer.runtime.processes.leaving import close_at_exit
 from gossamer.runtime.processes.ranks import Ranks
+from gossamer.runtime.transport.base import Open
 from gossamer.topology import MixingMatrix
 
 _GOSSIP_SHRINKS = 1000.0  # how much closer the models come by gossip alone, unless told otherwise
@@ -50,8 +51,8 @@ class DecentralizedOptimizer(torch.optim.Optimizer):
         codec: How packets are written: `"auto"`, the shorter of `"fixed"` width and `"entropy"`-coded.
         initial: `"check"` that all ranks begin with the same parameters, or `"broadcast"` those of rank 0.
         timeout: Seconds after which a silent neighbour is an error.
-        transport: `"gloo"`, over TCP from the host's memory, where packets are made, wherever the model lives; or
-            `"nccl"`, from GPU to GPU, with one GPU a process.
+        transport: `"gloo"`, over TCP, the name of another registered transport, or a function that opens one (see
+            `gossamer.runtime.transport.base`).
     """
 
     def __init__(
@@ -65,21 +66,22 @@ class DecentralizedOptimizer(torch.optim.Optimizer):
         codec: Codec = "auto",
         initial: Literal["check", "broadcast"] = "check",
         timeout: float = 60.0,
-        transport: Transport = "gloo",
+        transport: str | Open = "gloo",
     ) -> None:
         if not isinstance(method, Algorithm):
             raise InputError(f"`method` must be a method such as gossamer.BEER(...), got {method!r}.")
         if not isinstance(mixing, MixingMatrix):
             raise InputError(f"`mixing` must be made by gossamer.mixing_matrix(graph), got {type(mixing).__name__}.")
         if method.needs is not None:
-            raise InputError(f"{method.title} needs {method.needs}, which an optimiser never sees; BEER does not.")
+            raise InputError(
+                f"{method.info.title} needs {method.needs.value}, which an optimiser never sees; BEER does not."
+            )
         if isinstance(method.lr, Schedule):
             raise InputError(
                 f"`lr` of an optimiser's method must be a number, got {method.lr}; use torch.optim.lr_scheduler."
             )
         check_choice("initial", initial, ("check", "broadcast"))
         check_choice("codec", codec, CODECS)
-        check_choice("transport", transport, ("gloo", "nccl"))
         self._client: Client | None = None
         self._mixing, self._method = mixing, method.with_minibatch_start()
         super().__init__(params, {"lr": method.lr, "weight_decay": check_nonnegative("weight_decay", weight_decay)})
@@ -88,8 +90,6 @@ class DecentralizedOptimizer(torch.optim.Optimizer):
         x = torch.cat([p.detach().reshape(-1) for p in self._parameters])[None]
         method.check_dimension(x.shape[1])
         method.check_mixing(mixing.lambda_min)
-        if transport == "nccl" and x.device.type != "cuda":
-            raise InputError(f"transport='nccl' needs the model on a GPU, got {x.device}; 'gloo' works everywhere.")
         self._ranks = Ranks(check_positive("timeout", timeout))
         if self._ranks.rank == 0:
             warn_of_gamma(method, x.shape[1], mixing.rho)
@@ -111,7 +111,15 @@ class DecentralizedOptimizer(torch.optim.Optimizer):
         run = zlib.crc32(str(self._ranks.share(os.urandom(8).hex())[0]).encode())
         self._identity = {"client": self._ranks.rank, **facts}
         self._client = Client(
-            self._method, mixing, self._ranks, x, seed=seed, codec=codec, run=run, transport=transport
+            self._method,
+            mixing,
+            self._ranks.rank,
+            x,
+            ranks=self._ranks,
+            seed=seed,
+            codec=codec,
+            run=run,
+            transport=transport,
         )
         self._gossips = 0
         self._sizes = [p.numel() for p in self._parameters]
@@ -132,9 +140,9 @@ class DecentralizedOptimizer(torch.optim.Optimizer):
             for name in group:
                 if name not in ("params", "param_names", "lr", "weight_decay"):
                     raise InputError(f"A group of parameters takes `lr` and `weight_decay`, got {name!r}.")
-        if len(self.param_groups) > 1 and not self._method.lr_may_differ:
+        if len(self.param_groups) > 1 and not self._method.info.lr_may_differ:
             raise InputError(
-                f"{self._method.title} has one step size for all parameters, got {len(self.param_groups)} groups."
+                f"{self._method.info.title} has one step size for all parameters, got {len(self.param_groups)} groups."
             )
 
     def _facts(self, x: Tensor, seed: int, codec: str) -> dict[str, Any]:
@@ -195,7 +203,7 @@ class DecentralizedOptimizer(torch.optim.Optimizer):
             self._place(own)
             return gradient
 
-        return LoopOracle(self._method.title, own, self._gradient, elsewhere if closure is not None else None)
+        return LoopOracle(self._method.info.title, own, self._gradient, elsewhere if closure is not None else None)
 
     def _lr(self) -> float | Tensor:
         """The step size after any schedule; one a coordinate where groups differ."""
@@ -283,7 +291,7 @@ class DecentralizedOptimizer(torch.optim.Optimizer):
         many = enough if rounds is None else check_integer("rounds", rounds, 1)
         self._gossips += 1
         run, channel = self.client.run ^ self._gossips, 1 + self._gossips % 4096
-        client = Client(DSGD(lr=1.0), self._mixing, self._ranks, x, run=run, channel=channel)
+        client = Client(DSGD(lr=1.0), self._mixing, self._ranks.rank, x, ranks=self._ranks, run=run, channel=channel)
         for _ in range(many):
             client.step(ZeroOracle(), 0.0)
         client.close()

@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import Any
 
 from gossamer.errors import InputError
-from gossamer.runtime.transport.gloo import Link
+from gossamer.runtime.transport.base import Account
 
 
 def check_tensorboard() -> None:
@@ -29,7 +29,7 @@ class Watch:
 
             self._writer = SummaryWriter(str(folder / name))
 
-    def note(self, round: int, counters: Mapping[str, float], links: Sequence[Link] = ()) -> None:
+    def note(self, round: int, counters: Mapping[str, float], links: Sequence[Account] = ()) -> None:
         """What was counted after so many rounds."""
         if self._writer is None:
             return

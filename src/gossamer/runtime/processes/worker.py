@@ -23,7 +23,7 @@ from gossamer.runtime.exchange.rows import network_of
 from gossamer.runtime.experiment import Experiment
 from gossamer.runtime.measure import settings
 from gossamer.runtime.oracle import BatchOracle
-from gossamer.runtime.processes.client import Client, Transport
+from gossamer.runtime.processes.client import Client
 from gossamer.runtime.processes.journal import Journal
 from gossamer.runtime.processes.merge import Outcome, merge
 from gossamer.runtime.processes.ranks import Ranks
@@ -45,7 +45,7 @@ class Work:
     resume: bool = False
     is_reporter: bool = False
     """Whether this process is on the host where records are wanted; if none is, rank 0 writes them."""
-    transport: Transport = "gloo"
+    transport: str = "gloo"
     tensorboard: Path | None = None
     progress: Callable[[str, int, int], None] | None = None
     """Hears the label, the seed and the rounds done."""
@@ -93,8 +93,6 @@ class _Worker:
         ranks.agree(
             {"Gossamer's version": __version__, "torch's version": torch.__version__, "the spec": self._digest()}
         )
-        if how.transport == "nccl" and experiment.problem.device.type != "cuda":
-            raise InputError("--transport nccl needs a GPU for each process; pass --device cuda, or leave it out.")
         said = ranks.share([how.is_reporter, how.resume, int.from_bytes(os.urandom(4), "little")])
         self.reporter = next((rank for rank, one in enumerate(said) if one[0]), 0)
         self.resume = any(one[1] for one in said)  # a rank that was restarted, say
@@ -162,8 +160,9 @@ class _Runner:
         self.client = Client(
             task.method,
             worker.mixing,
-            self.ranks,
+            rank,
             x,
+            ranks=self.ranks,
             seed=task.seed,
             codec=spec.codec or "auto",
             run=run,
@@ -180,11 +179,11 @@ class _Runner:
             with torch.no_grad(), self.watch:
                 self._begin()
                 self._loop()
-                client.settle()
+                client.session.settle()
         except StoppedError:
             raise
         except RunError:
-            if client.links.failure is None or not client.links.failure.diverged:
+            if client.transport.failure is None or not client.transport.failure.diverged:
                 client.abort()
                 raise
         except BaseException as error:
@@ -199,8 +198,8 @@ class _Runner:
             self.task.rounds,
             self.journal,
             self.checkpoints,
-            client.links.failure,
-            client.links.numbers(),
+            client.transport.failure,
+            client.accounts(),
         )
 
     def _begin(self) -> None:
@@ -263,13 +262,13 @@ class _Runner:
 
     def _note(self) -> None:
         client = self.client
-        links = list(client.links.links.values())
-        error = client.compression_error
+        links = list(client.transport.accounts.values())
+        error, sent = client.session.compression_error, client.exchange
         counters = {
             "round": client.t,
-            "packets": client.packets,
-            "bytes": client.bytes,
-            "bits_nominal": client.bits_nominal,
+            "packets": sent.packets,
+            "bytes": sent.bytes,
+            "bits_nominal": sent.bits_nominal,
             "seconds": self.seconds,
             "waiting": sum(link.waiting for link in links),
             "hidden": sum(link.hidden for link in links) / max(1, len(links)),

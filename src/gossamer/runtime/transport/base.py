@@ -5,7 +5,7 @@ register that function under a name in the entry point group `gossamer.transport
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Protocol
 
 from gossamer.errors import RunError
@@ -44,12 +44,12 @@ class Account:
 
     def numbers(self) -> dict[str, float]:
         """What a record keeps."""
-        return {name: round(value, 6) for name, value in asdict(self).items()}
+        return {field.name: round(getattr(self, field.name), 6) for field in fields(Account)}
 
     def restore(self, numbers: Mapping[str, float]) -> None:
         """Go on counting from there."""
-        for name in asdict(self):
-            setattr(self, name, numbers[name])
+        for field in fields(Account):
+            setattr(self, field.name, numbers[field.name])
 
 
 class Transport(Protocol):
@@ -59,8 +59,10 @@ class Transport(Protocol):
     """The round under way, which the session sets: for messages that say when something happened."""
     failure: Failure | None
     """Why the run cannot go on, once somebody knows."""
-    accounts: Mapping[int, Account]
-    """What went over each link, by neighbour."""
+
+    @property
+    def accounts(self) -> Mapping[int, Account]:
+        """What went over each link, by neighbour."""
 
     def send(self, packet: bytes, to: Collection[int]) -> None:
         """One packet to each of these neighbours; a RunError if one of them is known to be gone."""

@@ -15,7 +15,7 @@ import time
 import weakref
 import zlib
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
@@ -24,8 +24,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from gossamer.compression.packet import length as packet_length
 from gossamer.errors import RunError
 from gossamer.runtime.processes.ranks import NO_TAG, PATIENCE, Ranks, reason
+from gossamer.runtime.transport.base import UNKNOWN, Account, Failure, Opening, failed
 
 logger = logging.getLogger(__name__)
 
@@ -38,23 +40,15 @@ _LEAVE_SECONDS = 900.0
 _LINGER_SECONDS = 0.5  # a connection that is closed too soon after a notice may take the notice with it
 _ABORT_SECONDS = 5.0  # for threads to notice that their connections are closed
 LEAST_CAPACITY = 1024
+_HEADER = 160  # bytes around the messages of a packet, at most
 
 
 @dataclass
-class Link:
-    """What went to one neighbour and came from it, in numbers."""
+class Link(Account):
+    """One neighbour: its account, and the receives and sends under way."""
 
-    neighbor: int
-    packets_sent: int = 0
-    bytes_sent: int = 0
-    packets_received: int = 0
-    bytes_received: int = 0
-    waiting: float = 0.0
-    """Seconds that steps stood still for this neighbour's packets."""
-    hidden: float = 0.0
-    """Seconds that packets were under way while the step computed."""
     seen_alive: float = 0.0
-    """When the neighbour last said that it waits, too."""
+    """When the neighbour last said that it is waiting, too."""
     is_through: bool = False
     """Whether the neighbour has said goodbye."""
     posted: deque[tuple[Tensor, Any]] = field(default_factory=deque, repr=False)
@@ -62,51 +56,27 @@ class Link:
     free: deque[Tensor] = field(default_factory=deque, repr=False)
     sends: deque[Any] = field(default_factory=deque, repr=False)
 
-    def numbers(self) -> dict[str, float]:
-        """What a record keeps."""
-        return {name: round(getattr(self, name), 6) for name in _KEPT}
 
-    def restore(self, numbers: Mapping[str, float]) -> None:
-        """Go on counting from there."""
-        for name in _KEPT:
-            setattr(self, name, numbers[name])
+_all: "weakref.WeakSet[GlooTransport]" = weakref.WeakSet()
 
 
-_KEPT = ("neighbor", "packets_sent", "bytes_sent", "packets_received", "bytes_received", "waiting", "hidden")
+def listening() -> "list[GlooTransport]":
+    """Transports of this process with threads that still wait; a thread keeps its transport in memory."""
+    return [transport for transport in _all if transport.is_listening]
 
 
-UNKNOWN = 2**63
-
-
-@dataclass(frozen=True)
-class Failure:
-    """Why a run cannot go on; `diverged` if it is the method's doing and the processes are well."""
-
-    sentence: str
-    round: int
-    diverged: bool = False
-    since: int = UNKNOWN
-    """The round in which a client's messages began to grow. What grew first is why a run diverged."""
-
-
-_all: "weakref.WeakSet[Links]" = weakref.WeakSet()
-
-
-def listening() -> "list[Links]":
-    """Links of this process with threads that still wait for a neighbour; a thread keeps its links in memory."""
-    return [links for links in _all if links.is_listening]
-
-
-class Links:
+class GlooTransport:
     """Packets to and from each neighbour, in order, until `close`, or `abort` after a failure."""
 
-    def __init__(self, ranks: Ranks, neighbors: Sequence[int], capacity: int, run: int, channel: int = 0) -> None:
-        self.ranks, self.run, self.timeout = ranks, run, ranks.timeout
-        self.capacity = max(capacity, LEAST_CAPACITY)
+    def __init__(self, opening: Opening) -> None:
+        self.ranks: Ranks = opening.ranks
+        self.run = opening.run
+        self.timeout: float = self.ranks.timeout
+        self.capacity = max(opening.capacity, LEAST_CAPACITY)
         self.round = 0  # for whoever must say when something happened
         self.failure: Failure | None = None
-        self.links = {neighbor: Link(neighbor) for neighbor in sorted(neighbors)}
-        self._tag = _FIRST_TAG + channel
+        self.accounts: dict[int, Link] = {neighbor: Link(neighbor) for neighbor in sorted(opening.neighbors)}
+        self._tag = _FIRST_TAG + opening.channel
         self._inbox: queue.SimpleQueue[tuple[int, float, Tensor | None] | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._memory = deque(torch.empty(self.capacity, dtype=torch.uint8) for _ in range(_AHEAD + 1))
@@ -115,44 +85,48 @@ class Links:
         self._is_aborted = False
         self._threads: list[threading.Thread] = []
         _all.add(self)
-        for link in self.links.values():
+        for link in self.accounts.values():
             try:
                 for _ in range(_AHEAD):
                     self._post(link)
             except RuntimeError as error:  # it died before we began
                 self._lost(link, error)
                 self.abort()
-                raise self.error() from None
+                raise failed(self) from None
             name = f"gossamer-from-{link.neighbor}"
             self._threads.append(threading.Thread(target=self._listen, args=(link,), name=name, daemon=True))
             self._threads[-1].start()
 
-    def send(self, packet: bytes) -> None:
-        """One packet to every neighbour, from the same memory."""
+    def send(self, packet: bytes, to: Collection[int]) -> None:
+        """One packet to each of these neighbours, from the same memory."""
         if len(packet) > self.capacity:
             raise RunError(
                 f"A packet of {len(packet):,} bytes was made, and {self.capacity:,} is the most that was expected of "
                 "this method; codec='auto' never takes more."
             )
-        # Memory is taken in turns, since taking it anew costs more than filling it. No neighbour sends its packet k + 1
-        # before it has our packet k, and we do not send k + 2 before we have theirs: that memory is free again.
-        if any(len(link.sends) >= len(self._memory) for link in self.links.values()):
-            self._memory.appendleft(torch.empty(self.capacity, dtype=torch.uint8))  # several packets without a wait
-        else:
-            self._memory.rotate()
-        tensor = self._memory[0][: len(packet)]
+        tensor = self._room(len(to))[: len(packet)]
         tensor.numpy()[:] = np.frombuffer(packet, np.uint8)
-        for link in self.links.values():
+        for neighbor in to:
+            link = self.accounts[neighbor]
             self._send(link, tensor)
             link.packets_sent += 1
             link.bytes_sent += len(packet)
 
-    def receive(self, neighbor: int, left_at: float) -> Tensor:
-        """The next packet of a neighbour, somewhere in a larger buffer; `release` the buffer when it was read.
+    def _room(self, neighbors: int) -> Tensor:
+        """Memory for a packet."""
+        if neighbors < len(self.accounts):  # who gets how many packets is not known: memory of its own
+            return torch.empty(self.capacity, dtype=torch.uint8)
+        # Memory is taken in turns, since taking it anew costs more than filling it. No neighbour sends its packet k + 1
+        # before it has our packet k, and we do not send k + 2 before we have theirs: that memory is free again.
+        if any(len(link.sends) >= len(self._memory) for link in self.accounts.values()):
+            self._memory.appendleft(torch.empty(self.capacity, dtype=torch.uint8))  # several packets without a wait
+        else:
+            self._memory.rotate()
+        return self._memory[0]
 
-        `left_at` is when our own packet of that exchange left, for the account of what waiting costs.
-        """
-        link = self.links[neighbor]
+    def receive(self, neighbor: int, left_at: float) -> bytes:
+        """The next packet of a neighbour; a CodecError if what arrived does not begin like a packet."""
+        link = self.accounts[neighbor]
         asked = time.perf_counter()
         while not link.arrived:
             left = self._check(neighbor, asked)
@@ -163,9 +137,9 @@ class Links:
             if item is not None:
                 source, at, packet = item
                 if packet is None:
-                    self.links[source].is_through = True
+                    self.accounts[source].is_through = True
                 else:
-                    self.links[source].arrived.append((at, packet))
+                    self.accounts[source].arrived.append((at, packet))
         arrived, buffer = link.arrived.popleft()
         link.waiting += time.perf_counter() - asked
         link.hidden += max(0.0, min(arrived, asked) - left_at)
@@ -173,16 +147,21 @@ class Links:
         # A neighbour sends its packet k + 1 only when it has our packet k, so that send is over.
         while link.sends and link.packets_sent - len(link.sends) < link.packets_received - 1:
             link.sends.popleft().wait(PATIENCE)
-        return buffer
+        raw = buffer.numpy()
+        length = packet_length(raw[:_HEADER].tobytes())
+        data = raw[:length].tobytes()
+        link.bytes_received += length
+        link.free.append(buffer)
+        return data
 
     def _check(self, neighbor: int, asked: float) -> float:
         """Raise if there is no point in waiting for a neighbour any longer; else the seconds that are left."""
-        now, link = time.perf_counter(), self.links[neighbor]
+        now, link = time.perf_counter(), self.accounts[neighbor]
         left = max(asked, link.seen_alive) + self.timeout - now
         if asked + self.timeout / 2 < now and self._told_alive != asked:
             # Who waits for us must not take us for the silent one: we wait, too. Once, or a circle would wait for ever.
             self._told_alive = asked
-            for other in self.links.values():
+            for other in self.accounts.values():
                 self._notices.append(self._send(other, torch.full((1,), _ALIVE, dtype=torch.uint8), keep=False))
         if self.failure is None and link.is_through:
             self.fail(
@@ -195,42 +174,28 @@ class Links:
                 f"round {self.round}; if a round may take that long, raise the timeout."
             )
         if self.failure is not None:
-            raise self.error()
+            raise failed(self)
         return min(left, self.timeout / 4)
 
-    def release(self, neighbor: int, buffer: Tensor, length: int) -> None:
-        """The packet in the buffer was read, and was of this length."""
-        link = self.links[neighbor]
-        link.bytes_received += length
-        link.free.append(buffer)
-
     def fail(self, sentence: str, *, diverged: bool = False, round: int | None = None, since: int = UNKNOWN) -> None:
-        """Note why the run cannot go on, and tell the neighbours, who tell theirs.
-
-        The first reason stays; but of two reasons why a run diverged, the one that began earlier.
-        """
+        """Note why the run cannot go on, and tell the neighbours, who tell theirs."""
+        failure = Failure(sentence, self.round if round is None else round, diverged, since)
         with self._lock:
-            known = self.failure
-            if known is not None and not (diverged and known.diverged and since < known.since < UNKNOWN):
+            if not failure.precedes(self.failure):
                 return
-            self.failure = Failure(sentence, self.round if round is None else round, diverged, since)
+            self.failure = failure
         logger.log(logging.WARNING if diverged else logging.ERROR, sentence)
         notice = torch.frombuffer(bytearray(_notice(self.run, self.failure)), dtype=torch.uint8)
-        for link in self.links.values():
+        for link in self.accounts.values():
             with contextlib.suppress(RuntimeError):
                 self._notices.append(self.ranks.isend(notice, link.neighbor, self._tag))
         self._inbox.put(None)
-
-    def error(self) -> RunError:
-        """The failure, to be raised."""
-        assert self.failure is not None
-        return RunError(self.failure.sentence)
 
     def close(self) -> None:
         """Take leave of every neighbour, and wait until each has taken its own; the group can then be used again."""
         bye = torch.full((1,), _BYE, dtype=torch.uint8)
         # One for every receive that is posted there.
-        farewells = [self._send(link, bye, keep=False) for link in self.links.values() for _ in range(_AHEAD)]
+        farewells = [self._send(link, bye, keep=False) for link in self.accounts.values() for _ in range(_AHEAD)]
         # Neighbours that still do something else, such as evaluate, are waited for; one that dies is noticed.
         patience = max(_LEAVE_SECONDS, self.timeout)
         limit = time.monotonic() + patience
@@ -239,8 +204,8 @@ class Links:
         if self.is_listening:
             self.fail(f"Rank {self.ranks.rank} waited {patience:g} s for its neighbours to end round {self.round}.")
         if self.failure is not None and not self.failure.diverged:
-            raise self.error()
-        for link in self.links.values():
+            raise failed(self)
+        for link in self.accounts.values():
             farewells += link.sends
             link.sends.clear()
         for work in farewells:
@@ -263,7 +228,7 @@ class Links:
         limit = time.monotonic() + _ABORT_SECONDS
         nothing = torch.empty(1, dtype=torch.uint8)
         while True:
-            for neighbor in self.links:
+            for neighbor in self.accounts:
                 with contextlib.suppress(RuntimeError, ValueError):  # a ValueError where the process group is gone
                     self.ranks.irecv(nothing, neighbor, NO_TAG).wait(timedelta(milliseconds=1))
             for thread in self._threads:
@@ -276,21 +241,12 @@ class Links:
         """Whether a thread still waits for a neighbour."""
         return any(thread.is_alive() for thread in self._threads)
 
-    def numbers(self) -> list[dict[str, float]]:
-        """The account of each link."""
-        return [link.numbers() for link in self.links.values()]
-
-    def restore(self, numbers: Sequence[Mapping[str, float]]) -> None:
-        """Go on counting from such an account, before anything is sent."""
-        for one in numbers:
-            self.links[int(one["neighbor"])].restore(one)
-
     def _send(self, link: Link, tensor: Tensor, keep: bool = True) -> Any:
         try:
             work = self.ranks.isend(tensor, link.neighbor, self._tag)
         except (RuntimeError, ValueError) as error:  # a ValueError where the process group is gone
             self._lost(link, error)
-            raise self.error() from None
+            raise failed(self) from None
         if keep:
             link.sends.append(work)
         return work

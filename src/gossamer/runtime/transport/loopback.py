@@ -1,7 +1,7 @@
 """A transport inside one process: each client is a thread, and packets go through queues. For tests.
 
-    network = Loopback(clients)
-    transport = network.open(Opening(rank, neighbors, capacity, run))
+network = Loopback(clients)
+transport = network.open(Opening(rank, neighbors, capacity, run))
 """
 
 import queue

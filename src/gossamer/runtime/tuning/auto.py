@@ -8,19 +8,20 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from gossamer.algorithms.base import EACH_ROW, Algorithm
+from gossamer.algorithms.base import Accepts, Algorithm, Needs
 from gossamer.compression.base import Compressor
 from gossamer.errors import InputError, check_integer
+from gossamer.kernels import Mixer
 from gossamer.problems.base import Problem
 from gossamer.runtime.arguments import check_batch_size, check_method_fits, check_network
-from gossamer.runtime.exchange.rows import Mixer, network_of
+from gossamer.runtime.exchange.rows import network_of
 from gossamer.runtime.measure import alpha_of, averages, usual_alpha
 from gossamer.runtime.oracle import BatchOracle
 from gossamer.runtime.start import X0
 from gossamer.runtime.tuning.candidates import Candidates, gradient_norms, race
 from gossamer.streams import Streams
 from gossamer.theory import practical_steps
-from gossamer.topology import MixingMatrix
+from gossamer.topology import Mixing, MixingMatrix
 
 Method = TypeVar("Method", bound=Algorithm)
 Steps = dict[str, float]
@@ -101,11 +102,11 @@ def auto(
         settings["compressor"] = compressor
     known = getattr(method, "__dataclass_fields__", {})
     if "compressor" in known and "compressor" not in settings:
-        such = "gossamer.qsgd(16)" if method.compressors == "unbiased" else "gossamer.gsgd(5)"
-        raise InputError(f"{method.title} needs a compressor, such as {such}.")
+        such = "gossamer.qsgd(16)" if method.info.compressors is Accepts.UNBIASED else "gossamer.gsgd(5)"
+        raise InputError(f"{method.info.title} needs a compressor, such as {such}.")
     for name in settings:
         if name not in known:
-            raise InputError(f"{method.title} has no setting {name!r}; it has {', '.join(known)}.")
+            raise InputError(f"{method.info.title} has no setting {name!r}; it has {', '.join(known)}.")
     template = method(**{"lr": 1.0, **({"gamma": 1.0} if "gamma" in known else {}), **settings})
     check_network(problem, mixing)
     check_method_fits(template, problem, mixing)
@@ -138,10 +139,10 @@ def settings_for(
         gamma=given,
         lambda_min=network.lambda_min,
         averages=averages(template, problem.d),
-        step_pace=template.step_pace,
+        step_pace=template.info.step_pace,
     )
     if not has_gamma:  # eigenvalues of W close to -1 make models and trackers swing
-        lr = min(lr, ((1 + network.lambda_min) / 2) ** template.swing / L)
+        lr = min(lr, ((1 + network.lambda_min) / 2) ** template.info.swing / L)
     shorter = (1 - getattr(template, "momentum", 0.0)) / template.rounds_between_exchanges
     steps = {"lr": shorter * lr, **({"gamma": gamma} if has_gamma else {})}
     rounds = trial_rounds(template, problem, rounds, batch_size)
@@ -163,7 +164,7 @@ def trial_rounds(method: Algorithm, problem: Problem, rounds: int, batch_size: i
     """The length of the trials; 0 where they would take too long."""
     counts = problem.row_counts
     rows = problem.clients * problem.rows_per_client if counts is None else int(counts.sum())
-    if method.needs == EACH_ROW and rows * problem.d > _MOST_TABLE:
+    if method.needs is Needs.ROW_GRADIENTS and rows * problem.d > _MOST_TABLE:
         return 0
     taken = rows if batch_size is None or method.needs is not None else problem.clients * batch_size
     affordable = _MOST_NUMBERS // (_EACH * taken * problem.d)
@@ -199,13 +200,13 @@ def _smallest(found: list[tuple[float, Steps]]) -> Steps:
     return min((steps for norm, steps in found if norm <= _AS_GOOD * lowest), key=lambda steps: steps["lr"])
 
 
-def mixed_share(gradients: Tensor, mixing: MixingMatrix) -> float:
+def mixed_share(gradients: Tensor, mixing: Mixing) -> float:
     """s = <P, (I - W) P> / ||P||^2 of the clients' gradients less their average; 1 where they agree."""
     apart = gradients - gradients.mean(dim=0)
     size = float(apart.square().sum())
     if size <= 1e-24 * float(gradients.square().sum()) or mixing.clients == 1:
         return 1.0
-    moved = apart - Mixer(mixing, apart.device)(apart)
+    moved = apart - Mixer(mixing.sparse, apart.device)(apart)
     return max(float((apart * moved).sum()) / size, mixing.rho)
 
 

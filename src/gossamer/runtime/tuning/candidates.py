@@ -12,7 +12,9 @@ from torch import Tensor
 from gossamer.algorithms.base import Algorithm
 from gossamer.algorithms.schedules import Schedule
 from gossamer.errors import NonFiniteError, settle
+from gossamer.kernels import Mixer
 from gossamer.problems.base import Problem
+from gossamer.runtime.exchange.rows import MakeMixer
 from gossamer.runtime.simulation import Simulation
 from gossamer.runtime.start import X0
 from gossamer.topology import MixingMatrix
@@ -36,16 +38,17 @@ class Candidates(Simulation):
         problem: Problem,
         mixing: MixingMatrix,
         settings: Sequence[Mapping[str, float]],
-        seed: int = 0,
+        seed: int | Sequence[int] = 0,
         batch_size: int | None = None,
         x0: X0 = None,
+        mixer: MakeMixer = Mixer,
     ) -> None:
-        super().__init__(method, problem, mixing, [seed] * len(settings), batch_size, x0)
+        seeds = [seed] * len(settings) if isinstance(seed, int) else seed
+        super().__init__(method, problem, mixing, seeds, batch_size, x0, counts=False, mixer=mixer)
         self.settings = list(settings)
         self.alive = list(range(len(settings)))
         """Which of the candidates the rows belong to, in their order."""
         self._base = method
-        self.traffic = None
         self._vary()
 
     def step(self, *, measure: bool = False) -> None:
