@@ -1,12 +1,14 @@
 """The page: one file, safe whatever the records hold; and in a real browser it draws, switches and zooms."""
 
 import base64
+import hashlib
 import json
 import math
 import os
 import re
 import shutil
 from collections.abc import Iterator
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.remote.webelement import WebElement
 
 from gossamer.errors import InputError
+from gossamer.report.gather import VERDICTS as KNOWN_VERDICTS
 from gossamer.report.gather import gather, load_record
 from gossamer.report.page.curves import curve, points_for, thin
 from gossamer.report.page.page import check_place, write_page
@@ -28,7 +31,9 @@ from gossamer.report.page.payload import payload
 
 FLAGS = ["--headless=new", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
 FLAGS += ["--disable-component-update", "--disable-sync", "--disable-quic", "--disable-dev-shm-usage"]
-VERDICTS = ["holds", "holds", "does not hold", "cannot be told"]
+HOLDS, DOES_NOT_HOLD, INCONCLUSIVE = KNOWN_VERDICTS
+VERDICTS = [HOLDS, HOLDS, DOES_NOT_HOLD, INCONCLUSIVE]
+VENDOR = resources.files("gossamer.report.page").joinpath("vendor")
 
 
 def fill(folder: Path) -> None:
@@ -66,7 +71,12 @@ def test_page_is_one_safe_file(tmp_path: Path) -> None:
     assert len(page) < 1_000_000
     assert "<img" not in page.split("<script>")[0]
     assert page.count("</script>") == 2
-    assert re.search(r"https?://", page.replace("http://www.w3.org/2000/svg", "")) is None
+    known = (
+        "http://www.w3.org/2000/svg",
+        "https://github.com/leeoniya/uPlot",
+    )  # a name space, a comment of the library
+    assert re.search(r"https?://", re.sub("|".join(known), "", page)) is None
+    assert VENDOR.joinpath("LICENSE").read_text() in page
     data = json.loads(page.split('id="data">')[1].split("</script>")[0])
     assert [group["name"] for group in data["groups"]] == ["First", "two"]
     assert data["groups"][0]["methods"][1]["label"] == HOSTILE
@@ -74,6 +84,13 @@ def test_page_is_one_safe_file(tmp_path: Path) -> None:
     assert policy is not None
     assert "default-src 'none'" in policy[1]
     assert "unsafe" not in policy[1]
+
+
+def test_the_chart_library_is_the_published_one() -> None:
+    readme = VENDOR.joinpath("README.md").read_text()
+    for name, checksum in re.findall(r"\| `(\S+)` \| `([0-9a-f]{64})` \|", readme):
+        assert hashlib.sha256(VENDOR.joinpath(name).read_bytes()).hexdigest() == checksum
+    assert "MIT License" in VENDOR.joinpath("LICENSE").read_text()
 
 
 def test_curves_are_means_and_ranges_over_the_seeds(tmp_path: Path) -> None:
@@ -185,6 +202,23 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+POINTS = """
+    const found = {};
+    u.series.forEach((series, at) => {
+      if (at === 0 || !series.width) return;  // the axis, or an edge of a band
+      const points = u.data[0].map((x, k) => [x, u.data[at][k]]).filter(([, y]) => y !== null && y !== undefined);
+      found[series.method] = points.map(([x, y]) => [u.valToPos(x, "x"), u.valToPos(y, "y")]);
+    });
+    return found;"""
+COLOURS = """
+    const css = getComputedStyle(document.documentElement), { width, height } = u.ctx.canvas, found = new Set();
+    const pixels = u.ctx.getImageData(0, 0, width, height).data;
+    const wanted = new Map([0, 1, 2, 3, 4, 5, 6].map((k) => [css.getPropertyValue(`--c${k}`).trim(), String(k)]));
+    const hex = (k) => "#" + [0, 1, 2].map((i) => pixels[k + i].toString(16).padStart(2, "0")).join("");
+    for (let k = 0; k < pixels.length; k += 4) if (pixels[k + 3] === 255 && wanted.has(hex(k))) found.add(wanted.get(hex(k)));
+    return [...found];"""
+
+
 class Page:
     """A page in a browser, of a given width."""
 
@@ -211,12 +245,24 @@ class Page:
         (node,) = self.all(selector, self.plots[plot])
         node.click()
 
-    def curves(self, plot: int) -> dict[str, str]:
-        nodes = self.all("path.curve", self.plots[plot])
-        return {str(n.get_attribute("data-method")): str(n.get_attribute("d")) for n in nodes}
+    def chart(self, plot: int, script: str) -> Any:
+        """What a script says of the chart `u` of a plot, or None where nothing is drawn."""
+        (node,) = self.all(".canvas", self.plots[plot])
+        return self.run(f"const u = arguments[0].chart; if (!u) return null; {script}", node)
+
+    def curves(self, plot: int) -> dict[str, list[list[float]]]:
+        """Pixels of the points of each curve that is drawn, by the number of its method."""
+        return self.chart(plot, POINTS) or {}
+
+    def bands(self, plot: int) -> int:
+        return int(self.chart(plot, "return u.bands.length"))
 
     def ticks(self, plot: int, side: str) -> list[str]:
-        return [node.text for node in self.all(f"text.tick.{side}", self.plots[plot])]
+        return list(self.chart(plot, f"return u.axes[{('across', 'up').index(side)}]._values"))
+
+    def colours(self, plot: int) -> set[str]:
+        """The colours of methods that the pixels of a chart show."""
+        return set(self.chart(plot, COLOURS))
 
     def canvas(self, plot: int) -> WebElement:
         (node,) = self.all(".canvas", self.plots[plot])
@@ -247,20 +293,22 @@ def page(browser: webdriver.Chrome, place: Path) -> Iterator[Page]:
     assert {url.split(":")[0] for url in found.requests()} - own <= {"file", "data"}
 
 
-def numbers(d: str) -> list[float]:
-    return [float(part) for part in re.findall(r"[^ MLZ]+", d)]
-
-
 def test_everything_is_drawn(page: Page) -> None:
     assert [list(page.curves(k)) for k in (0, 1)] == [list("012"), list("01234567")]
     for plot in (0, 1):
         for name in [str(node.get_attribute("data-name")) for node in page.all("[data-axis=y]", page.plots[plot])]:
             page.click(plot, f"[data-axis=y][data-name={name}]")
-            for d in page.curves(plot).values():
-                assert len(numbers(d)) >= 20
-                assert all(math.isfinite(value) for value in numbers(d))
-    assert len(page.all("path.band", page.plots[0])) == 0  # the last, accuracy, is the same for all seeds
-    assert len(page.all(".rates circle.dot")) == 6
+            for points in page.curves(plot).values():
+                assert len(points) >= 10
+                assert all(math.isfinite(value) for point in points for value in point)
+    page.click(0, "[data-axis=y][data-name=accuracy]")
+    assert page.bands(0) == 0  # the same for all seeds
+    page.click(0, "[data-axis=y][data-name=grad_norm]")
+    assert page.colours(0) == set("012")
+    page.click(1, "[data-axis=y][data-name=grad_norm]")
+    assert page.colours(1) == set("0123456")
+    rates = page.run("const u = document.querySelector('.rates .canvas').chart; return [u.data, u.series.length - 1]")
+    assert [rates[1], rates[0][3], rates[0][6]] == [6, [1, 0.1, 0.01], [1, 0.1, 0.01]]  # theory, line, points; twice
     assert len(page.all(".network .edge.negative")) == 2  # one, and its sample
     assert len(page.all(".network .client")) == 5
     assert len(page.all(".shares rect.share")) == 6 + 2
@@ -295,9 +343,10 @@ def test_switches_and_scales(page: Page) -> None:
 
 
 def test_legend_hides_and_shows(page: Page) -> None:
-    assert len(page.all("path.band", page.plots[0])) == 2
+    assert page.bands(0) == 2
     page.click(0, ".legend [data-method='0']")
     assert list(page.curves(0)) == ["1", "2"]
+    assert page.colours(0) == {"1", "2"}
     (entry,) = page.all(".legend [data-method='0']", page.plots[0])
     assert entry.get_attribute("aria-pressed") == "false"
     for other in "12":
@@ -375,7 +424,7 @@ def test_fingers_pinch(page: Page) -> None:
 
 def test_verdicts_are_counted_and_filtered(page: Page) -> None:
     (section,) = page.all("#verdicts")
-    assert "2 hold, 1 does not hold, 1 cannot be told." in section.text
+    assert "2 hold, 1 does not hold, 1 inconclusive." in section.text
     assert "shortened" in section.text
     page.all("#verdicts button[data-verdict='does not hold']")[0].click()
     shown = [row for row in page.all("tr[data-verdict]") if row.is_displayed()]

@@ -1,4 +1,4 @@
-// Pictures that stand still: a graph with its weights, who holds what, and fitted rates.
+// Pictures without controls: the graph with its weights, the data of each client, and fitted rates.
 
 /** Clients and edges, as wide as their weight; negative weights dashed. */
 function drawNetwork(network) {
@@ -35,70 +35,66 @@ function ramp(share) {
   return `rgb(${VIRIDIS[k].map((v, i) => Math.round(v + (VIRIDIS[k + 1][i] - v) * rest)).join(" ")})`;
 }
 
-/** One bar a client, one colour a label. */
+/** One bar per client, one colour per label. */
 function drawShares(shares) {
   if (shares.sentence) return el("p", { class: "quiet" }, shares.sentence);
-  const { labels, counts } = shares, width = 340, height = 210, box = { left: 44, top: 30, right: width - 4, bottom: height - 40 };
-  const totals = counts.map((row) => row.reduce((a, b) => a + b, 0)), most = Math.max(1, ...totals);
-  const y = { at: scale(false, 0, most * 1.02, box.bottom, box.top), marks: linearTicks(0, most, 4) };
+  const { labels, counts } = shares, width = 340, height = 200, box = { left: 44, top: 12, right: width - 4, bottom: height - 38 };
+  const most = Math.max(1, ...counts.map((row) => row.reduce((a, b) => a + b, 0)));
+  const up = (count) => box.bottom - (count / most) * (box.bottom - box.top);
   const step = (box.right - box.left) / counts.length, wide = counts.length > 80 ? step : step * 0.84;
-  const every = Math.ceil(counts.length / 12);
-  const x = {
-    at: (client) => box.left + (client + 0.5) * step,
-    marks: { major: [], minor: [], label: String },
-  };
-  const few = labels.length <= 8;
-  const paint = (k) => (few ? { class: `share s${k}` } : { class: "share", fill: ramp(labels.length > 1 ? k / (labels.length - 1) : 0) });
+  const middle = (client) => box.left + (client + 0.5) * step;
+  const paint = (k) => (labels.length <= 8 ? { class: `share s${k}` } : { class: "share", fill: ramp(k / (labels.length - 1)) });
   const bars = counts.map((row, client) => {
     let below = 0;
     return row.map((count, k) => {
       if (!count) return null;
-      const from = y.at(below), to = y.at((below += count));
-      return svg("rect", { ...paint(k), x: x.at(client) - wide / 2, width: wide, y: to, height: Math.max(0, from - to) },
+      const from = up(below), to = up((below += count));
+      return svg("rect", { ...paint(k), x: middle(client) - wide / 2, width: wide, y: to, height: Math.max(0, from - to) },
         svg("title", {}, `Client ${client}: ${show(count)} rows of label ${labels[k]}`));
     });
   });
-  const names = counts.map((_, client) => (client % every ? null
-    : svg("text", { class: "tick across", x: x.at(client), y: box.bottom + 16, "text-anchor": "middle" }, String(client))));
+  const lines = [0, most / 2, most].map((count) => [
+    svg("line", { class: "grid", x1: box.left, x2: box.right, y1: up(count), y2: up(count) }),
+    svg("text", { x: box.left - 8, y: up(count) + 4, "text-anchor": "end" }, show(Math.round(count)))]);
+  const every = Math.ceil(counts.length / 12);
+  const names = counts.map((_, client) => (client % every ? null : svg("text", { x: middle(client), y: box.bottom + 16, "text-anchor": "middle" }, String(client))));
   const picture = svg("svg", { class: "picture", viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `Rows by client and label: ${counts.length} clients, ${labels.length} labels` },
-    drawAxes(box, x, y, { x: "client", y: "rows" }), bars.flat(), names);
+    lines, bars, names, svg("text", { class: "name", x: box.right, y: height - 4, "text-anchor": "end" }, "client"));
   const key = labels.map((label, k) => el("li", {},
     svg("svg", { width: 12, height: 12, viewBox: "0 0 12 12", "aria-hidden": "true" }, svg("rect", { ...paint(k), width: 12, height: 12, rx: 2 })), label));
-  return el("figure", { class: "shares" }, el("figcaption", {}, el("strong", {}, "Who holds what"), " rows by client and label"),
+  return el("figure", { class: "shares" }, el("figcaption", {}, el("strong", {}, "Data"), " rows per client and label"),
     picture, el("ul", { class: "key" }, key));
 }
 
-/** One question: the points of each method, the fitted line, and the line that the theory expects. */
+/** One study of rates: the points of each method, the fitted line, and the line that the theory predicts. */
 function drawRates(what, fits) {
-  const first = fits[0], logx = !first.is_exponential;
-  const u = (a) => (logx ? Math.log10(a) : a * Math.LOG10E), back = (v) => (logx ? 10 ** v : v / Math.LOG10E);
-  const dots = fits.flatMap((fit) => fit.points);
-  if (!dots.length) return null;
-  const width = 350, height = 270, box = { left: 48, top: 32, right: width - 10, bottom: height - 48 };
-  const side = (k, log) => widen(log, Math.min(...dots.map((p) => p[k])), Math.max(...dots.map((p) => p[k])), 0.06);
-  const [xs, ys] = [side(0, logx), side(1, true)];
-  const x = { at: scale(logx, ...xs, box.left, box.right), marks: ticks(logx, ...xs, 5) };
-  const y = { at: scale(true, ...ys, box.bottom, box.top), marks: ticks(true, ...ys, 5) };
-  const clip = `rates-${drawRates.count = (drawRates.count ?? 0) + 1}`;
-  const inside = svg("g", { "clip-path": `url(#${clip})` });
+  const first = fits[0], logx = !first.is_exponential, drawn = fits.filter((fit) => fit.points.length);
+  if (!drawn.length) return null;
+  const u = (a) => (logx ? Math.log10(a) : a * Math.LOG10E);
+  const series = [{}], tables = [];
+  const add = (points, look) => {
+    const sorted = [...points].sort((p, q) => p[0] - q[0]);
+    tables.push([sorted.map((p) => p[0]), sorted.map((p) => p[1])]);
+    series.push(look);
+  };
   fits.forEach((fit, index) => {
     if (!fit.points.length) return;
     const logs = fit.points.map(([a, b]) => [u(a), Math.log10(b)]);
     const middle = [0, 1].map((k) => logs.reduce((sum, p) => sum + p[k], 0) / logs.length);
-    const ends = [Math.min(...logs.map((p) => p[0])), Math.max(...logs.map((p) => p[0]))];
-    const line = (slope, attributes) => {
-      const [p, q] = ends.map((v) => [x.at(back(v)).toFixed(1), y.at(10 ** (middle[1] + slope * (v - middle[0]))).toFixed(1)]);
-      return svg("path", { ...attributes, d: `M${p.join(" ")}L${q.join(" ")}` });
-    };
-    if (fit.theory !== null) inside.append(line(fit.theory, { class: "theory" }));
-    inside.append(line(fit.slope, { class: `curve ${look(index)}` }));
-    for (const [a, b] of fit.points) inside.append(svg("circle", { class: `dot c${index % 7}`, cx: x.at(a), cy: y.at(b), r: 3.5 }));
+    const xs = fit.points.map(([a]) => a), ends = [Math.min(...xs), Math.max(...xs)];
+    const line = (slope) => ends.map((a) => [a, 10 ** (middle[1] + slope * (u(a) - middle[0]))]);
+    if (fit.theory !== null) add(line(fit.theory), { auto: false, stroke: css("--soft"), width: 1.5, dash: dashes([3, 4]), points: { show: false } });
+    add(line(fit.slope), { ...lineOf(index), auto: false });
+    add(fit.points, { width: 0, stroke: css(`--c${index % 7}`), points: { show: true, size: 7, width: 0, fill: css(`--c${index % 7}`) } });
   });
+  const node = el("div", { class: "canvas still", role: "img", "aria-label": what || "rates" });
+  putChart(node, {
+    width: 350, height: 280, series, cursor: { show: false },
+    scales: { x: scaleOf(logx, 0.06), y: scaleOf(true, 0.06) }, axes: [axis("x", first.x || "x", logx), axis("y", first.y || "y", true)],
+  }, uPlot.join(tables));
   return el("figure", { class: "rates" },
     el("figcaption", {}, el("strong", {}, what || first.study || "Rates")),
-    svg("svg", { class: "picture", viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": what || "rates" },
-      svg("defs", {}, svg("clipPath", { id: clip }, svg("rect", { x: box.left, y: box.top, width: box.right - box.left, height: box.bottom - box.top }))),
-      drawAxes(box, x, y, { x: first.x || "x", y: first.y || "y" }), inside),
+    node,
     el("ul", { class: "key" },
       fits.map((fit, index) => el("li", {}, swatch(index), `${fit.method || "?"}: slope ${show(fit.slope)}`)),
       fits.some((fit) => fit.theory !== null) ? el("li", {}, svg("svg", { width: 30, height: 12, viewBox: "0 0 30 12", "aria-hidden": "true" },

@@ -4,7 +4,7 @@ function experiment(group, data, number) {
   const seeds = Math.max(...group.methods.map((method) => method.seeds));
   const pictures = [group.network ? drawNetwork(group.network) : null, group.shares ? drawShares(group.shares) : null].filter(Boolean);
   const drawable = group.methods.some((method) => Object.keys(method.y).length && Object.keys(method.x).length);
-  const curves = drawable ? new Plot(group, data, number).node : el("p", { class: "quiet" }, "These records hold nothing that can be drawn.");
+  const curves = drawable ? new Plot(group, data).node : el("p", { class: "quiet" }, "These records hold nothing to draw.");
   return el("section", { class: "experiment", id: `experiment-${number}` },
     el("h2", {}, group.name),
     el("p", { class: "quiet" }, `${group.methods.length} method${group.methods.length > 1 ? "s" : ""}, ${seeds} seed${seeds > 1 ? "s" : ""}`),
@@ -18,7 +18,7 @@ function contents(data) {
   if (data.claims) links.push(["#verdicts", "Verdicts"]);
   if (data.rates.length) links.push(["#rates", "Rates"]);
   data.groups.forEach((group, number) => links.push([`#experiment-${number}`, group.name]));
-  if (data.leftOut.length) links.push(["#left-out", "What could not be read"]);
+  if (data.leftOut.length) links.push(["#left-out", "Not read"]);
   if (links.length < 2) return null;
   return el("nav", { "aria-label": "On this page" }, el("ol", {}, links.map(([href, name]) => el("li", {}, el("a", { href }, name)))));
 }
@@ -34,6 +34,6 @@ if (data.claims) page.append(claimsSection(data.claims));
 if (data.rates.length) page.append(ratesSection(data.rates));
 data.groups.forEach((group, number) => page.append(experiment(group, data, number)));
 if (data.leftOut.length) {
-  page.append(el("section", { id: "left-out" }, el("h2", {}, "What could not be read"), el("ul", {}, data.leftOut.map((sentence) => el("li", {}, sentence)))));
+  page.append(el("section", { id: "left-out" }, el("h2", {}, "Not read"), el("ul", {}, data.leftOut.map((sentence) => el("li", {}, sentence)))));
 }
 document.documentElement.dataset.ready = "yes";

@@ -1,7 +1,8 @@
-"""One HTML page of everything in a folder, that needs nothing but itself: no network, no library, one file.
+"""One self-contained HTML file that shows all records of a folder. It needs no network.
 
-What comes from a record is data: it enters as JSON that cannot end its own element, and the page shows it as text. The
-policy in the page's head allows the page's own script and style, by their hashes, and nothing else.
+Values from records are embedded as JSON with HTML's special characters escaped, and the page shows them as text. The
+content-security policy allows only the script and the style of the page, by their hashes. The charts are by uPlot, in
+`vendor/`.
 """
 
 import base64
@@ -21,13 +22,13 @@ from gossamer.report.gather import Gathered, gather
 from gossamer.report.page.payload import payload
 
 MARK = "<!-- gossamer report"
-_SCRIPTS = ("axes.js", "plot.js", "drawings.js", "tables.js", "page.js")
+_STYLES = ("vendor/uPlot.min.css", "page.css")
+_SCRIPTS = ("vendor/uPlot.iife.min.js", "elements.js", "chart.js", "curves.js", "drawings.js", "tables.js", "page.js")
 
 
 def write_page(folder: str | os.PathLike[str], out: str | os.PathLike[str]) -> list[str]:
-    """Report all that lies in a folder (or in one record) on the page `out`, and tell what could not be read.
+    """Report a folder (or one record) on the page `out`; return sentences on what could not be read.
 
-    The page is written beside its place and then renamed: whoever reads it meanwhile sees the old one or the new one.
     Raises `InputError` if there is nothing to report.
     """
     found = gather(folder)
@@ -36,7 +37,7 @@ def write_page(folder: str | os.PathLike[str], out: str | os.PathLike[str]) -> l
 
 
 def save_page(found: Gathered, out: Path) -> None:
-    """Write the page of what was gathered; sentences on what it cannot show are added to `found.left_out`."""
+    """Write the page atomically; sentences on what it cannot show are added to `found.left_out`."""
     page = render(payload(found))
     part = out.with_name(f".{out.name}.{secrets.token_hex(4)}.part")
     try:
@@ -47,7 +48,7 @@ def save_page(found: Gathered, out: Path) -> None:
 
 
 def check_place(out: Path, *, force: bool = False, remedy: str = "give another file with -o, or --force") -> None:
-    """Refuse a place where the page cannot go, or where something lies that is not a page of ours."""
+    """Refuse a path that cannot be written, or a file that is not a report of Gossamer."""
     if out.is_dir():
         raise InputError(f"The page '{out}' is a folder; {remedy.removesuffix(', or --force')}.")
     if not out.parent.is_dir():
@@ -59,7 +60,7 @@ def check_place(out: Path, *, force: bool = False, remedy: str = "give another f
 
 
 def is_page(path: Path) -> bool:
-    """Whether a file is a page that was written here, as its first lines say."""
+    """Whether a file is a report of Gossamer, by its first lines."""
     try:
         with path.open("rb") as file:
             return MARK.encode() in file.read(200)
@@ -70,9 +71,12 @@ def is_page(path: Path) -> bool:
 def render(data: dict[str, Any]) -> str:
     """The page that shows `data`."""
     files = resources.files("gossamer.report.page")
-    style = files.joinpath("page.css").read_text(encoding="utf-8")
-    code = "\n".join(files.joinpath(name).read_text(encoding="utf-8") for name in _SCRIPTS)
-    script = f'"use strict";\n(() => {{\n{code}\n}})();\n'
+
+    def read(*names: str) -> str:
+        return "\n".join(files.joinpath(name).read_text(encoding="utf-8") for name in names)
+
+    style = read(*_STYLES)
+    script = f'"use strict";\n(() => {{\n/*! uPlot: {read("vendor/LICENSE")} */\n{read(*_SCRIPTS)}\n}})();\n'
     parts = {
         "mark": f"{MARK} {__version__} -->",
         "policy": "default-src 'none'; img-src data:; base-uri 'none'; form-action 'none'; "
@@ -82,12 +86,11 @@ def render(data: dict[str, Any]) -> str:
         "data": _embedded(data),
         "script": script,
     }
-    template = files.joinpath("page.html").read_text(encoding="utf-8")
-    return re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], template)
+    return re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], read("page.html"))
 
 
 def _embedded(data: dict[str, Any]) -> str:
-    """JSON that no string in it can break out of: signs that HTML knows are written as escapes, all in ASCII."""
+    """JSON in ASCII with HTML's special characters escaped, so that no string can end the element."""
     written = json.dumps(data, allow_nan=False, separators=(",", ":"))
     for sign in "<>&":
         written = written.replace(sign, f"\\u{ord(sign):04x}")

@@ -8,8 +8,9 @@ const HEADINGS = {
 const VERDICTS = {
   holds: { kind: "yes", many: "hold", path: "M4 8.5l3 3 5.5-6.5" },
   "does not hold": { kind: "no", many: "do not hold", path: "M4.5 4.5l7 7M11.5 4.5l-7 7" },
-  "cannot be told": { kind: "open", many: "cannot be told", path: "M5.5 6a2.5 2.5 0 1 1 3.6 2.2c-.8.4-1.1.8-1.1 1.6M8 12v.4" },
+  inconclusive: { kind: "open", many: "inconclusive", path: "M5.5 6a2.5 2.5 0 1 1 3.6 2.2c-.8.4-1.1.8-1.1 1.6M8 12v.4" },
 };
+const EARLIER = { "cannot be told": "inconclusive" };  // in files of earlier versions
 
 const tableBox = (table, name) => el("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": name }, table);
 
@@ -20,9 +21,10 @@ function verdictMark(verdict) {
 }
 
 /** What the paper says, what was measured, and whether they agree. */
-function claimsSection(told) {
-  const { claims } = told, count = (verdict) => claims.filter((claim) => claim.verdict === verdict).length;
-  const said = Object.entries(VERDICTS).map(([verdict, { kind, many }]) => {
+function claimsSection(given) {
+  const claims = given.claims.map((claim) => ({ ...claim, verdict: EARLIER[claim.verdict] ?? claim.verdict }));
+  const count = (verdict) => claims.filter((claim) => claim.verdict === verdict).length;
+  const counts = Object.entries(VERDICTS).map(([verdict, { kind, many }]) => {
     const n = count(verdict);
     return n ? el("span", { class: kind }, `${n} ${n === 1 ? verdict : many}`) : null;
   }).filter(Boolean);
@@ -46,9 +48,9 @@ function claimsSection(told) {
   }
   return el("section", { id: "verdicts" },
     el("h2", {}, "Verdicts"),
-    el("p", { class: "score" }, said.flatMap((part, k) => (k ? [", ", part] : [part])), "."),
-    told.shortened ? el("p", { class: "warning" }, "These runs were shortened to try things out: their verdicts say little of the paper.") : null,
-    told.command ? el("p", { class: "quiet" }, "Made by ", el("code", {}, told.command)) : null,
+    el("p", { class: "score" }, counts.flatMap((part, k) => (k ? [", ", part] : [part])), "."),
+    given.shortened ? el("p", { class: "warning" }, "These runs were shortened for a trial. Their verdicts say little about the paper.") : null,
+    given.command ? el("p", { class: "quiet" }, "Made by ", el("code", {}, given.command)) : null,
     filters,
     el("table", { class: "claims" },
       el("thead", {}, el("tr", {}, ["verdict", "the paper says", "measured", "holds if", "note"].map((name) => el("th", { scope: "col" }, name)))),
@@ -56,21 +58,21 @@ function claimsSection(told) {
 }
 
 function claimRow(claim) {
-  // A value that JSON has no number for was infinite: a run diverged, or never got there.
+  // null stands for an infinite value: a run diverged, or never reached its target.
   const values = claim.values.map((value) => value ?? Infinity);
-  const told = (value) => (Number.isFinite(value) ? show(value) : "infinite");
+  const written = (value) => (Number.isFinite(value) ? show(value) : "infinite");
   const mean = values.length ? values.reduce((sum, value) => sum + value, 0) / values.length : null;
-  const spread = values.length > 1 ? `${told(Math.min(...values))} to ${told(Math.max(...values))}, ${values.length} seeds` : "";
+  const spread = values.length > 1 ? `${written(Math.min(...values))} to ${written(Math.max(...values))}, ${values.length} seeds` : "";
   const cell = (name, ...children) => el("td", { "data-name": name }, ...children);
   return el("tr", { "data-verdict": claim.verdict, id: claim.id ? `claim-${claim.id}` : null },
     cell("", verdictMark(claim.verdict)),
     cell("", el("div", {}, claim.says), claim.quantity ? el("div", { class: "quiet" }, claim.quantity) : null),
-    cell("measured", el("div", { class: "figure" }, mean === null ? show(claim.value) : told(mean)), spread ? el("div", { class: "quiet" }, spread) : null),
+    cell("measured", el("div", { class: "figure" }, mean === null ? show(claim.value) : written(mean)), spread ? el("div", { class: "quiet" }, spread) : null),
     cell("holds if", el("div", {}, claim.rule), claim.why ? el("div", { class: "quiet" }, claim.why) : null),
     cell("note", claim.note));
 }
 
-/** Fitted slopes beside what the theory expects. */
+/** Fitted slopes beside those of the theory. */
 function ratesSection(rates) {
   const panels = [...new Set(rates.map((fit) => fit.what))];
   const rows = rates.map((fit) => el("tr", {},
@@ -85,7 +87,7 @@ function ratesSection(rates) {
     el("div", { class: "gallery" }, panels.map((what) => drawRates(what, rates.filter((fit) => fit.what === what)))));
 }
 
-/** One row a method; the best of each column in bold. */
+/** One row per method; the best of each column in bold. */
 function finalTable(final) {
   const head = el("tr", {}, el("th", { scope: "col" }, "method"), final.names.map((name) => el("th", { scope: "col", class: "number" }, HEADINGS[name] ?? name)));
   const rows = final.rows.map((row, index) => {
@@ -101,10 +103,10 @@ function finalTable(final) {
   return el("div", { class: "final" },
     el("h3", {}, "Final values"),
     tableBox(el("table", {}, el("thead", {}, head), el("tbody", {}, rows)), "Final values"),
-    el("p", { class: "hint" }, "Means over the seeds, and their range below; losses, norms, accuracies and consensus are averaged over the last tenth of the evaluations."));
+    el("p", { class: "hint" }, "Means over the seeds, with their range below. Losses, norms, accuracies and consensus are averaged over the last tenth of the evaluations."));
 }
 
-/** With what it was made: methods, problem, versions, command, spec. */
+/** Settings of the methods, problem, versions, command and spec. */
 function settingsBlock(group) {
   const keys = [...new Set(group.settings.flatMap((method) => Object.keys(method.values)))];
   const rows = group.settings.map((method) => el("tr", {}, el("th", { scope: "row" }, method.label), keys.map((key) => el("td", {}, method.values[key] ?? "–"))));
