@@ -215,7 +215,8 @@ COLOURS = """
     const pixels = u.ctx.getImageData(0, 0, width, height).data;
     const wanted = new Map([0, 1, 2, 3, 4, 5, 6].map((k) => [css.getPropertyValue(`--c${k}`).trim(), String(k)]));
     const hex = (k) => "#" + [0, 1, 2].map((i) => pixels[k + i].toString(16).padStart(2, "0")).join("");
-    for (let k = 0; k < pixels.length; k += 4) if (pixels[k + 3] === 255 && wanted.has(hex(k))) found.add(wanted.get(hex(k)));
+    for (let k = 0; k < pixels.length; k += 4) if (pixels[k + 3] === 255) found.add(wanted.get(hex(k)));
+    found.delete(undefined);
     return [...found];"""
 
 
