@@ -1,9 +1,9 @@
-"""A compressor of your own, checked by the conformance suite and used by BEER.
+"""Your own compressor, tested by the conformance suite and used by BEER.
 
     python examples/own_compressor.py
 
-One bit a coordinate: its sign, and one size for all of them. To make it known by name, in spec files and on the command
-line, list it under the entry point `gossamer.compressors` of your package.
+It sends one bit per coordinate, the sign, and one magnitude for all coordinates. To use it by name in spec files and on
+the command line, list it under the entry point `gossamer.compressors` of your package.
 """
 
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from gossamer.testing import check_compressor
 
 @dataclass(frozen=True)
 class one_bit(gs.Compressor):
-    """C(x) = c sign(x) with c = ||x||_1 / (2d): half the mean size, for the cautious.
+    """C(x) = c sign(x) with c = ||x||_1 / (2d): half the mean magnitude.
 
     ||C(x) - x||^2 = d c^2 - 2 c ||x||_1 + ||x||^2 = ||x||^2 - (3/4) ||x||_1^2 / d, and ||x||_1 >= ||x||.
     """

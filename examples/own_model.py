@@ -1,4 +1,4 @@
-"""A model of your own: an `nn.Module`, a torch `Dataset`, and BEER on eight clients that each see two classes.
+"""Your own model: an `nn.Module`, a torch `Dataset`, and BEER on eight clients that each see two classes.
 
 python examples/own_model.py
 """

@@ -1,9 +1,9 @@
-"""Your own training loop, one client a process: BEER in 5 bits a coordinate, on MNIST sorted by digit.
+"""Your own training loop, one client per process: BEER with 5 bits per coordinate, on MNIST sorted by digit.
 
 torchrun --nproc-per-node 4 --master-port 29500 examples/train_mnist.py --data-dir data/
 torchrun --nproc-per-node 4 --master-port 29500 examples/train_mnist.py --data digits   # needs no download
 
-With `--checkpoints DIR`, `kill` any one rank and all stop after the same step; start again, and all go on from there.
+With `--checkpoints DIR`, `kill` one rank and all stop after the same step. Start again to continue from there.
 """
 
 import argparse
@@ -25,7 +25,7 @@ options = parser.parse_args()
 rank, clients = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "4"))
 
 data = gs.problems.load(options.data, options.data_dir)
-mine = gs.problems.split(data.labels, clients, "sorted")[rank]  # most ranks see two or three digits only
+mine = gs.problems.split(data.labels, clients, "sorted")[rank]  # most ranks see only two or three digits
 inputs, test_inputs = (torch.tensor(x).float() / data.peak for x in (data.features[mine], data.test_features))
 targets, test_targets = (torch.tensor(y).long() for y in (data.labels[mine], data.test_labels))
 torch.manual_seed(0)  # the same model on every rank
@@ -48,7 +48,7 @@ while step < options.steps and not optimizer.should_stop:
         schedule.step()
         step = optimizer.rounds
         if step % 100 == 0 or optimizer.should_stop:
-            with optimizer.average_model():  # what one would deploy; every rank takes part
+            with optimizer.average_model():  # the average of all clients; every rank takes part
                 accuracy = (model(test_inputs).argmax(dim=1) == test_targets).float().mean()
             if rank == 0:
                 print(f"step {step}: loss {loss:.3f} here, accuracy of the average {accuracy:.3f}", flush=True)
