@@ -53,9 +53,9 @@ function drawShares(shares) {
         svg("title", {}, `Client ${client}: ${show(count)} rows of label ${labels[k]}`));
     });
   });
-  const lines = [0, most / 2, most].map((count) => [
+  const lines = [0, Math.round(most / 2), most].map((count) => [
     svg("line", { class: "grid", x1: box.left, x2: box.right, y1: up(count), y2: up(count) }),
-    svg("text", { x: box.left - 8, y: up(count) + 4, "text-anchor": "end" }, show(Math.round(count)))]);
+    svg("text", { x: box.left - 8, y: up(count) + 4, "text-anchor": "end" }, show(count))]);
   const every = Math.ceil(counts.length / 12);
   const names = counts.map((_, client) => (client % every ? null : svg("text", { x: middle(client), y: box.bottom + 16, "text-anchor": "middle" }, String(client))));
   const picture = svg("svg", { class: "picture", viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `Rows by client and label: ${counts.length} clients, ${labels.length} labels` },
