@@ -76,10 +76,10 @@ function claimRow(claim) {
 function ratesSection(rates) {
   const panels = [...new Set(rates.map((fit) => fit.what))];
   const rows = rates.map((fit) => el("tr", {},
-    el("td", { class: "said" }, el("div", {}, fit.study), el("div", { class: "quiet" }, fit.what)), el("th", { scope: "row" }, fit.method),
+    el("td", { class: "study" }, el("div", {}, fit.study), el("div", { class: "quiet" }, fit.what)), el("th", { scope: "row" }, fit.method),
     el("td", { class: "number" }, show(fit.slope)),
     el("td", { class: "number" }, fit.low === null || fit.high === null ? "–" : `${show(fit.low)} to ${show(fit.high)}`),
-    el("td", { class: "number" }, show(fit.theory)), el("td", {}, fit.agrees)));
+    el("td", { class: "number" }, show(fit.theory)), el("td", {}, EARLIER[fit.agrees] ?? fit.agrees)));
   return el("section", { id: "rates" },
     el("h2", {}, "Rates"),
     tableBox(el("table", {}, el("thead", {}, el("tr", {}, ["study", "method", "slope", "interval", "theory", "verdict"].map((name, k) =>
