@@ -22,15 +22,11 @@ from gossamer.report.gather import Gathered, gather
 from gossamer.report.page.payload import payload
 
 MARK = "<!-- gossamer report"
-_STYLES = ("vendor/uPlot.min.css", "page.css")
 _SCRIPTS = ("vendor/uPlot.iife.min.js", "elements.js", "chart.js", "curves.js", "drawings.js", "tables.js", "page.js")
 
 
 def write_page(folder: str | os.PathLike[str], out: str | os.PathLike[str]) -> list[str]:
-    """Report a folder (or one record) on the page `out`; return sentences on what could not be read.
-
-    Raises `InputError` if there is nothing to report.
-    """
+    """Write the page `out` of a folder or a record (`InputError`: there is none); return what could not be read."""
     found = gather(folder)
     save_page(found, Path(out))
     return found.left_out
@@ -75,7 +71,7 @@ def render(data: dict[str, Any]) -> str:
     def read(*names: str) -> str:
         return "\n".join(files.joinpath(name).read_text(encoding="utf-8") for name in names)
 
-    style = read(*_STYLES)
+    style = read("vendor/uPlot.min.css", "page.css")
     script = f'"use strict";\n(() => {{\n/*! uPlot: {read("vendor/LICENSE")} */\n{read(*_SCRIPTS)}\n}})();\n'
     parts = {
         "mark": f"{MARK} {__version__} -->",
