@@ -8,8 +8,9 @@ import torch
 
 import gossamer as gs
 from gossamer import algorithms as al
+from gossamer.algorithms import Surrogate
 from gossamer.algorithms.destress import chebyshev
-from gossamer.runtime.simulator import Simulation
+from gossamer.runtime.simulation import Simulation
 
 PROBLEM = gs.logistic_regression("breast_cancer", clients=8, dtype="float64")
 MIXING = gs.mixing_matrix(gs.ring(8), "metropolis")
@@ -60,7 +61,7 @@ def test_c_gt_with_full_memory_is_beer() -> None:
     beer.step()
     other.step()
     first = top(beer.state.v, seed=0).dense()
-    beer.state = replace(beer.state, g=first, mixed_g=beer.mixer(first))
+    beer.state = replace(beer.state, g=Surrogate("g", first, beer.exchange.mix(first)))
     assert gap(beer, other) <= 1e-12
 
 
@@ -114,11 +115,11 @@ def test_gradient_tracking_is_beer_without_compression() -> None:
     beer = simulation(gs.BEER(lr=0.05, gamma=1.0, compressor=gs.identity()))
     tracking = simulation(al.GradientTracking(lr=0.05))
     x0 = beer.state.x
-    beer.state = replace(beer.state, h=x0, mixed_h=beer.mixer(x0))
+    beer.state = replace(beer.state, h=Surrogate("h", x0, beer.exchange.mix(x0)))
     beer.step()
     tracking.step()
     v0 = beer.state.v
-    beer.state = replace(beer.state, g=v0, mixed_g=beer.mixer(v0))
+    beer.state = replace(beer.state, g=Surrogate("g", v0, beer.exchange.mix(v0)))
     assert gap(beer, tracking) <= 1e-12
 
 
@@ -148,8 +149,8 @@ def test_variance_reduction_with_full_gradients_is_gradient_tracking() -> None:
     # DESTRESS mixes its first gradient, too: let the other begin with it.
     first = replace(two.state, x=two.state.x)
     two.step()
-    v = two.mixer(PROBLEM.gradient(first.x))
-    two.state = replace(two.state, x=two.mixer(first.x - 0.05 * v), y=v)
+    v = two.exchange.mix(PROBLEM.gradient(first.x))
+    two.state = replace(two.state, x=two.exchange.mix(first.x - 0.05 * v), y=v)
     one.step()
     assert gap(one, two) <= 1e-12
 

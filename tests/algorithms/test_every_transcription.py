@@ -17,7 +17,7 @@ from reference import Array, Compression, Gradient
 
 import gossamer as gs
 from gossamer import algorithms as al
-from gossamer.runtime.simulator import Simulation
+from gossamer.runtime.simulation import Simulation
 from gossamer.streams import Streams
 
 ROUNDS, SEED, CLIENTS, BATCH, ROWS, D = 100, 7, 8, 4, 57, 31

@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gossamer as gs
+from gossamer.algorithms import Surrogate
 from gossamer.problems.quadratic import Quadratic
-from gossamer.runtime.simulator import Simulation
+from gossamer.runtime.simulation import Simulation
 
 COMPRESSORS = st.sampled_from([gs.identity(), gs.gsgd(2), gs.gsgd(5), gs.top_k(1), gs.top_k(fraction=0.4)])
 
@@ -69,7 +70,7 @@ def test_beer_without_compression_is_gradient_tracking(world, lr, gamma):  # typ
     sim = Simulation(gs.BEER(lr=lr, gamma=gamma, compressor=gs.identity()), problem, mixing, x0="normal")
     x0 = sim.state.x
     v0 = problem.gradient(x0)
-    sim.state = replace(sim.state, h=x0, mixed_h=sim.mixer(x0))
+    sim.state = replace(sim.state, h=Surrogate("h", x0, sim.exchange.mix(x0)))
 
     def gradient(X: reference.Array, t: int) -> reference.Array:
         return np.asarray(problem.gradient(torch.from_numpy(X.T.copy())).numpy().T)
@@ -79,7 +80,7 @@ def test_beer_without_compression_is_gradient_tracking(world, lr, gamma):  # typ
     for t, (x,) in zip(range(50), expected, strict=False):
         sim.step()
         if t == 0:
-            sim.state = replace(sim.state, g=v0, mixed_g=sim.mixer(v0))
+            sim.state = replace(sim.state, g=Surrogate("g", v0, sim.exchange.mix(v0)))
         assert np.abs(sim.state.x.numpy().T - x).max() <= 1e-10 * (1 + np.abs(x).max())
 
 

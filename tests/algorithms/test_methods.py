@@ -16,7 +16,7 @@ from gossamer.compression import packet
 from gossamer.compression.partial import Partial
 from gossamer.registry import methods
 from gossamer.runtime.oracle import BatchOracle
-from gossamer.runtime.simulator import Simulation
+from gossamer.runtime.simulation import Simulation
 from gossamer.theory import local_privacy
 
 PROBLEM = gs.logistic_regression("breast_cancer", clients=6, dtype="float64")
@@ -180,8 +180,8 @@ def test_full_gradients_row_by_row_are_full_gradients(method: gs.Algorithm) -> N
     rows, whole = (Simulation(one, problem, MIXING) for one in (method, plain))
     if isinstance(method, al.GTSAGA):  # which mixes its first gradient, too
         rows.step()
-        y = whole.mixer(problem.gradient(whole.state.x))
-        x = whole.mixer(whole.state.x - 0.05 * y)
+        y = whole.exchange.mix(problem.gradient(whole.state.x))
+        x = whole.exchange.mix(whole.state.x - 0.05 * y)
         whole.state, whole.t = replace(whole.state, x=x, y=y, old=problem.gradient(whole.state.x)), 1
     for _ in range(30):
         rows.step()

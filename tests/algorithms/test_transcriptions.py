@@ -13,7 +13,7 @@ from reference import Array, LogisticClients
 from sklearn.datasets import load_svmlight_file
 
 import gossamer as gs
-from gossamer.runtime.simulator import Simulation
+from gossamer.runtime.simulation import Simulation
 from gossamer.streams import Streams
 
 ROUNDS, SEED, CLIENTS, BATCH = 200, 7, 10, 100

@@ -16,7 +16,7 @@ import gossamer as gs
 from gossamer.compression import packet
 from gossamer.compression.base import Message
 from gossamer.compression.dithering import Levels
-from gossamer.runtime.simulator import Simulation
+from gossamer.runtime.simulation import Simulation
 
 ROOT = Path(__file__).parents[2]
 ALLOWANCE = 128  # bits a message for what is not symbols

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 import gossamer as gs
 from gossamer.problems import ModuleProblem, module_problem
-from gossamer.runtime.simulator import Simulation
+from gossamer.runtime.simulation import Simulation
 
 RNG = np.random.default_rng(0)
 IMAGES = (RNG.standard_normal((80, 1, 6, 6)).astype(np.float32), np.arange(80) % 4)

@@ -130,7 +130,7 @@ def problems() -> dict[str, gs.Problem]:
 def admits(cls: Any, compressor: gs.Compressor, d: int) -> bool:
     omega = compressor.omega(d)
     contracts, unbiased = omega is None or omega < 1, omega is not None
-    return {"contractive": contracts, "unbiased": unbiased, "any": True}[cls.compressors]
+    return {"contractive": contracts, "unbiased": unbiased, "any": True}[cls.info.compressors.value]
 
 
 @pytest.mark.parametrize("name", registry.methods.names())

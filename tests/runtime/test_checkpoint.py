@@ -18,7 +18,7 @@ from gossamer.errors import DataError, StoppedError
 from gossamer.fingerprint import digest
 from gossamer.records.checkpoint import Checkpoints, common, needed, pack, read, unpack, write
 from gossamer.registry import methods
-from gossamer.runtime.simulator import Simulation
+from gossamer.runtime.simulation import Simulation
 
 PROBLEM = gs.quadratic(clients=6, d=8, noise=0.2)
 MIXING = gs.mixing_matrix(gs.ring(6))
@@ -51,7 +51,7 @@ def test_a_run_that_is_stopped_again_and_again(method: gs.Algorithm, tmp_path: P
         assert torch.equal(one.x, two.x)
         frames = [run.frame.drop(columns="seconds") for run in (one, two)]
         assert frames[0].equals(frames[1])
-        written = gs.read_record(tmp_path / f"{method.title}-seed{one.seed}.jsonl")
+        written = gs.read_record(tmp_path / f"{method.info.title}-seed{one.seed}.jsonl")
         assert written.end == {"status": "finished", "round": 120}
         assert [row["round"] for row in written.rows] == [row["round"] for row in one.record.rows]
     assert not (tmp_path / "checkpoints").exists()

@@ -18,7 +18,7 @@ from gossamer.registry import compressors, methods
 from gossamer.runtime.oracle import BatchOracle
 from gossamer.runtime.processes.client import Client
 from gossamer.runtime.processes.ranks import Ranks
-from gossamer.runtime.simulator import Simulation
+from gossamer.runtime.simulation import Simulation
 from gossamer.runtime.start import starting_models
 from gossamer.streams import Streams
 
@@ -49,7 +49,7 @@ def every_case() -> list[Case]:
 def admits(cls: Any, compressor: gs.Compressor) -> bool:
     omega = compressor.omega(124)
     contracts = omega is None or omega < 1
-    return {"contractive": contracts, "unbiased": omega is not None, "any": True}[str(cls.compressors)]
+    return {"contractive": contracts, "unbiased": omega is not None, "any": True}[cls.info.compressors.value]
 
 
 def some_cases() -> list[Case]:

@@ -19,7 +19,7 @@ from gossamer.errors import RunError
 from gossamer.runtime.oracle import BatchOracle
 from gossamer.runtime.processes.client import Client
 from gossamer.runtime.processes.ranks import Ranks
-from gossamer.runtime.simulator import Simulation
+from gossamer.runtime.simulation import Simulation
 from gossamer.runtime.start import starting_models
 from gossamer.runtime.transport.gloo import Failure, _notice, _read_notice
 from gossamer.streams import Streams

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import gossamer as gs
 from gossamer.runtime.oracle import BatchOracle
-from gossamer.runtime.simulator import Simulation
+from gossamer.runtime.simulation import Simulation
 from gossamer.streams import Streams
 
 N, BATCH, ROUNDS = 4, 16, 40
@@ -82,7 +82,7 @@ def test_the_optimiser_gives_the_simulators_models() -> None:
             for _ in range(ROUNDS):
                 simulation.step()
         models = torch.stack([result[number] for result in results])
-        assert float((models - simulation.state.x).abs().max()) <= 1e-9, method.title
+        assert float((models - simulation.state.x).abs().max()) <= 1e-9, method.info.title
 
 
 def schedule(rank: int) -> Any:

@@ -19,12 +19,12 @@ import torch
 import gossamer as gs
 from gossamer.compression.base import checking_later
 from gossamer.errors import NonFiniteError, RunError
+from gossamer.kernels import Mixer
 from gossamer.records import checkpoint
 from gossamer.records.record import COLUMNS, ON_REQUEST, Record
 from gossamer.runtime import simulator as simulated
 from gossamer.runtime.exchange import rows as mixing_room
-from gossamer.runtime.exchange.rows import Mixer
-from gossamer.runtime.simulator import Simulation
+from gossamer.runtime.simulation import Simulation
 from gossamer.topology.graphs import build_graph
 
 PROBLEM = gs.quadratic(clients=6, d=8, noise=0.5)
@@ -134,10 +134,10 @@ def test_many_clients_mix_through_a_sparse_matrix() -> None:
     n = 300
     problem, mixing = gs.quadratic(clients=n, d=5, dtype="float64"), gs.mixing_matrix(gs.ring(n), "fdla")
     sim = Simulation(gs.DSGD(lr=0.1), problem, mixing, [0, 1], None, "normal")
-    assert sim.mixer.w.layout == torch.sparse_csr
+    assert Mixer(mixing.sparse, torch.device("cpu")).w.layout == torch.sparse_csr
     q = torch.randn(2 * n, 5, dtype=torch.float64)
     expected = (torch.from_numpy(mixing.matrix) @ q.view(2, n, 5)).view(2 * n, 5)
-    torch.testing.assert_close(sim.mixer(q), expected)
+    torch.testing.assert_close(sim.exchange.mix(q), expected)
 
 
 def test_dense_where_that_is_faster_and_blocks_where_they_fit(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,7 +151,7 @@ def test_dense_where_that_is_faster_and_blocks_where_they_fit(monkeypatch: pytes
         ("erdos_renyi:400,0.03", torch.sparse_csr, False),
     ):
         mixing = gs.mixing_matrix(build_graph(graph))
-        mixer = Mixer(mixing, cpu)
+        mixer = Mixer(mixing.sparse, cpu)
         assert (mixer.w.layout, bool(mixer._blocks)) == (layout, blocks), graph
         q = torch.randn(2 * mixing.clients, 7)
         whole = mixer(q)
@@ -169,8 +169,8 @@ def test_dense_where_that_is_faster_and_blocks_where_they_fit(monkeypatch: pytes
 def test_mixing_on_a_gpu_is_mixing_on_a_cpu(graph: str) -> None:
     mixing = gs.mixing_matrix(build_graph(graph))
     q = torch.randn(2 * mixing.clients, 7)
-    there = Mixer(mixing, torch.device("cuda"))(q.cuda())
-    torch.testing.assert_close(there.cpu(), Mixer(mixing, torch.device("cpu"))(q))
+    there = Mixer(mixing.sparse, torch.device("cuda"))(q.cuda())
+    torch.testing.assert_close(there.cpu(), Mixer(mixing.sparse, torch.device("cpu"))(q))
 
 
 def test_divergence_stops_the_run_and_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -507,7 +507,7 @@ def test_a_seed_does_not_depend_on_the_seeds_beside_it(name: str, batch_size: in
 @pytest.mark.parametrize("clients", [10, 31, 150])
 def test_mixing_does_not_depend_on_the_seeds_beside_it(graph: str, clients: int) -> None:
     mixing = gs.mixing_matrix(build_graph(graph, clients), "metropolis")
-    mixer = Mixer(mixing, torch.device("cpu"))
+    mixer = Mixer(mixing.sparse, torch.device("cpu"))
     q = torch.randn(3 * clients, 33, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     together = mixer(q)
     for seed in range(3):

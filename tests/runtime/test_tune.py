@@ -13,7 +13,7 @@ import gossamer as gs
 from gossamer import algorithms as al
 from gossamer.errors import StoppedError
 from gossamer.registry import methods
-from gossamer.runtime.simulator import Simulation
+from gossamer.runtime.simulation import Simulation
 from gossamer.runtime.tuning.candidates import Candidates
 from gossamer.runtime.tuning.tune import Search, tune, with_steps
 
