@@ -1,9 +1,9 @@
-"""How fast messages are made, encoded and decoded, on one thread.
+"""The speed of compressing, encoding and decoding, on one thread.
 
     python benchmarks/compression.py [--json]
 
-Encoding is timed from message to packet and back to message: header, checksum and checks included. Compressing is
-given as a ratio to drawing the uniform numbers it needs, measured in turns in the same run.
+Encoding is timed from message to packet, and decoding back to the message, with header, checksum and checks. The time
+to compress is given as a ratio to drawing the uniform numbers that it needs, measured in turns in the same run.
 """
 
 import argparse
@@ -60,7 +60,7 @@ def main() -> None:
             result[f"{name}_{codec}_decode_mcoord_s"] = MILLION / decode / 1e6
     small = gs.gsgd(5)(torch.randn(1, 124, generator=generator), seed=0)
     for codec in ("fixed", "entropy"):
-        # Many short turns: some of them fall between the time slices of other programs.
+        # Many short turns, so that some are not interrupted by other programs.
         encode, decode = coding(small, codec, 300, inner=15)
         result[f"d124_{codec}_encode_and_decode_us"] = 1e6 * (encode + decode)
 

@@ -1,9 +1,9 @@
-"""Evaluating every round on a9a: batched in Gossamer, against plain NumPy one model at a time.
+"""Evaluation on a9a: batched in Gossamer, against plain NumPy with one model at a time.
 
     python benchmarks/evaluation.py [--data-dir ../shared/data]
 
-Both work out loss, gradient norm and test accuracy of the same 192 models on one thread, in turns within one run. The
-baseline is what one would write by hand: dense float64, three matrix-vector products a model. Prints the ratio.
+Both compute loss, gradient norm and test accuracy of the same 192 models on one thread, in turns within one run. The
+baseline is a straightforward implementation: dense float64, three matrix-vector products per model. Prints the ratio.
 """
 
 import argparse
@@ -11,7 +11,7 @@ import json
 import os
 import time
 
-# Before NumPy and torch are imported, for both read it then.
+# NumPy and torch read these variables when they are imported.
 for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ[variable] = "1"
 
@@ -41,7 +41,7 @@ def by_hand(
 
 
 def batched(problem: LogisticRegression, models: torch.Tensor) -> npt.NDArray[np.float64]:
-    """The same for all models, 64 at a time, as the simulator does it."""
+    """The same for all models, 64 at a time, as in the simulator."""
     parts = []
     for chunk in torch.split(models, TOGETHER):
         measured = problem.evaluate(chunk)

@@ -1,10 +1,10 @@
-"""A round of per-client gradients of the paper's networks on MNIST, against what one would write by hand.
+"""Per-client gradients of the paper's networks on MNIST, against straightforward implementations.
 
     python benchmarks/gradients.py [--data-dir ../shared/data] [--device cpu] [--threads 2]
 
 The one-hidden-layer network (10 clients, batches of 100) against a loop of NumPy float64 forward and backward passes;
-the CNN against a plain loop of autograd calls; and 1,000 clients at batches of 20 against 100 times 10 clients. All in
-turns within one run, rows gathered from the data set in each; prints the ratios as JSON.
+the CNN against a plain loop of autograd calls; and 1,000 clients with batches of 20 against 100 times 10 clients. They
+are measured in turns within one run, and each includes gathering the rows of the batch. Prints the ratios as JSON.
 """
 
 import argparse
@@ -61,8 +61,10 @@ def by_autograd(problem: ModuleProblem, module: nn.Module, x: torch.Tensor, batc
 
 
 def in_turns(repeats: int, device: str, **work: Callable[[], Any]) -> dict[str, float]:
-    """The shortest time of each, in milliseconds. A turn is several calls: threads of another library spin on for a
-    while after its last call, and would slow down the first of the next.
+    """The shortest time of each, in milliseconds.
+
+    A turn is several calls, because the threads of another library keep spinning after its last call and slow down the
+    first call of the next.
     """
     best = dict.fromkeys(work, float("inf"))
     for _ in range(4):
@@ -72,7 +74,7 @@ def in_turns(repeats: int, device: str, **work: Callable[[], Any]) -> dict[str, 
                 call()
                 if device != "cpu":
                     torch.cuda.synchronize()
-                if repeat:  # the first warms up
+                if repeat:  # the first call warms up
                     best[name] = min(best[name], (time.perf_counter() - began) * 1e3)
     return best
 
@@ -92,7 +94,7 @@ def main() -> None:
     torch.set_num_threads(options.threads)
     data = gs.problems.load("mnist", options.data_dir)
     where = {"device": options.device}
-    result: dict[str, Any] = {"device": options.device, "threads": torch.get_num_threads()}
+    result: dict[str, object] = {"device": options.device, "threads": torch.get_num_threads()}
 
     small = gs.problems.one_hidden_layer(data, clients=10, **where)
     x, batch = setting(small, 100)
@@ -100,7 +102,7 @@ def main() -> None:
     labels, wide, which = small.rows.labels.cpu().numpy().reshape(10, -1), x.double().cpu().numpy(), batch.cpu().numpy()
     apart = np.abs(by_numpy(wide, images, labels, which) - small.gradient(x, batch).cpu().numpy()).max()
     assert apart < 1e-6, apart
-    # A new minibatch every round, as in training: rows come from memory, not from the cache.
+    # A new minibatch in every call, as in training, so that rows come from memory and not from the cache.
     drawn = [torch.randint(0, small.rows_per_client, (10, 100), device=small.device) for _ in range(64)]
     for_numpy, for_us = itertools.cycle([one.cpu().numpy() for one in drawn]), itertools.cycle(drawn)
     times = in_turns(
@@ -138,7 +140,7 @@ def main() -> None:
     print(json.dumps(result, indent=2))
 
 
-def _rounded(times: dict[str, float]) -> dict[str, Any]:
+def _rounded(times: dict[str, float]) -> dict[str, float | str]:
     return {f"{name}, ms": round(value, 2) for name, value in times.items()}
 
 

@@ -1,25 +1,24 @@
-"""The cost of a round between two real processes, against gloo's own exchange of as many bytes.
+"""The cost of a round between two processes, against a plain gloo exchange of the same number of bytes.
 
     python benchmarks/processes.py [--blocks 9] [--json]
     python benchmarks/processes.py --ranks 32 [--json]
 
-Two ranks on loopback, one thread each, run rounds in float32 with an oracle that only hands out a gradient made
-beforehand. Every block measures, one after the other and on both ranks at the same time:
+Two ranks on loopback, one thread each, run rounds in float32 with an oracle that returns a fixed gradient. Every block
+measures, one after the other and on both ranks at the same time:
 
     step    client.step
-    alone   the same step without a network: the neighbour's packet is our own under the neighbour's number, so it is
-            compressed, encoded, checked, decoded and added up as ever, but never sent
-    plain   the same step with isend, irecv and two waits of gloo in place of our links
-    bare    a packet through our links, there and back, and no step around it
-    gloo    isend, irecv and two waits of as many bytes, and no step around it
+    alone   the same step without a network: the rank's own packet, with the number of its neighbour, is compressed,
+            encoded, checked, decoded and added as usual, but never sent
+    plain   the same step with isend, irecv and two waits of gloo instead of Gossamer's links
+    bare    an exchange of packets through Gossamer's links, without a step
+    gloo    isend, irecv and two waits of the same number of bytes, without a step
 
-The price of the exchange is step - alone. gloo's own exchange of the same bytes in the same place costs plain - alone,
-and ours should be at most 1.5 times that. The same exchange in a loop with nothing around it (`gloo`) is several times
-cheaper than either: there the threads are awake and the caches warm, and no rank waits for the other to end its
-computing. Against it stands `bare`, our links in such a loop.
+The cost of the exchange is step - alone. A plain gloo exchange in the same place costs plain - alone, and Gossamer's
+should be at most 1.5 times that. The same exchange in a loop of its own (`gloo`) is several times cheaper than either,
+because threads are awake, caches are warm, and no rank waits for the computation of the other. Compare it with `bare`.
 
 Times are in milliseconds: medians over the rounds of a block, then over the blocks of both ranks. With `--ranks`, a
-ring of that many ranks runs 100 rounds of BEER instead, with d = 124.
+ring of that many ranks runs 100 rounds of BEER with d = 124 instead.
 """
 
 import argparse
@@ -35,7 +34,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from statistics import median
-from typing import Any
+from typing import Any, TypedDict
 
 import torch
 import torch.distributed as dist
@@ -50,13 +49,16 @@ from gossamer.runtime.transport.gloo import Link, Links
 
 TIMES = ("step", "alone", "plain", "bare", "gloo")
 GLOO_TAG, PLAIN_TAG = 1, 2
-BEGINNING = 5  # bytes before the round's number
+BEGINNING = 5  # bytes before the number of the round
 _fork = multiprocessing.get_context("fork")
+
+Row = dict[str, Any]
+"""A line of the table: numbers by column, and the title of the method."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """What is measured: a method, and how many rounds a block takes."""
+    """A method, the number of coordinates, and the rounds per block."""
 
     method: Algorithm
     d: int
@@ -77,26 +79,26 @@ CASES = (
 
 
 class Given:
-    """An oracle that costs nothing."""
+    """An oracle that returns a fixed gradient at no cost."""
 
     def __init__(self, rank: int, d: int) -> None:
         self.gradient = torch.randn(1, d, generator=torch.Generator().manual_seed(rank))
 
     def __call__(self, x: Tensor) -> Tensor:
-        """The one gradient."""
+        """The fixed gradient."""
         return self.gradient
 
     def full(self, x: Tensor) -> Tensor:
-        """The same."""
+        """The fixed gradient."""
         return self.gradient
 
     def samples(self, x: Tensor, *, whole: bool = False, purpose: str = "batch") -> Samples:
-        """None."""
+        """Not used here."""
         raise NotImplementedError
 
 
 class Echo(Links):
-    """Links to nobody: what a neighbour would have sent is our own packet under its number."""
+    """Links without a network: a neighbour's packet is the rank's own, with the number of the neighbour."""
 
     def __init__(self, rank: int, neighbors: Sequence[int], capacity: int) -> None:
         self.rank, self.capacity, self.failure, self.round = rank, capacity, None, 0
@@ -104,10 +106,10 @@ class Echo(Links):
         self.buffers = {neighbor: torch.empty(capacity, dtype=torch.uint8) for neighbor in neighbors}
         self.length = 0
         self.forging = 0.0
-        """Seconds taken to put other numbers into packets: no part of a step."""
+        """Seconds spent on changing packets, which are not part of a step."""
 
     def send(self, packet: bytes) -> None:
-        """Keep it for each neighbour's turn."""
+        """Keep the packet for each neighbour."""
         began = time.perf_counter()
         self.length = len(packet)
         at = BEGINNING + varint_size(self.round)
@@ -118,22 +120,22 @@ class Echo(Links):
         self.forging += time.perf_counter() - began
 
     def receive(self, neighbor: int, left_at: float) -> Tensor:
-        """The buffer, which is never posted again."""
+        """The packet of a neighbour."""
         return self.buffers[neighbor]
 
     def close(self) -> None:
-        """Nobody to take leave of."""
+        """Nothing to close."""
 
 
 class Plain(Links):
-    """Links as one would first write them: a receive is posted when a packet leaves, and the step waits for both."""
+    """The simplest links: a receive is posted when a packet is sent, and the step waits for both."""
 
     def __init__(self, ranks: Ranks, neighbors: Sequence[int], capacity: int, tag: int) -> None:
         self.ranks, self.capacity, self.failure, self.round, self.tag = ranks, capacity, None, 0, tag
         self.links = {neighbor: Link(neighbor) for neighbor in neighbors}
 
     def send(self, packet: bytes) -> None:
-        """Start both."""
+        """Start sending and receiving."""
         tensor = torch.frombuffer(bytearray(packet), dtype=torch.uint8)
         for neighbor, link in self.links.items():
             buffer = link.free.popleft() if link.free else torch.empty(self.capacity, dtype=torch.uint8)
@@ -149,11 +151,11 @@ class Plain(Links):
         return buffer
 
     def close(self) -> None:
-        """Nothing is posted ahead."""
+        """Nothing to close."""
 
 
 def step_times(client: Client, oracle: Given, rounds: int) -> list[float]:
-    """Seconds of each round, less what an echo's forging took."""
+    """Seconds of each round, without `Echo.forging`."""
     links, taken = client.links, []
     for _ in range(rounds):
         aside = links.forging if isinstance(links, Echo) else 0.0
@@ -166,7 +168,7 @@ def step_times(client: Client, oracle: Given, rounds: int) -> list[float]:
 
 
 def bare_times(links: Links, length: int, rounds: int) -> list[float]:
-    """Seconds of each exchange of packets that nobody reads."""
+    """Seconds of each exchange of packets through the links."""
     (neighbor,), packet, taken = links.links, b"\xb1" * length, []
     for _ in range(rounds):
         began = time.perf_counter()
@@ -177,7 +179,7 @@ def bare_times(links: Links, length: int, rounds: int) -> list[float]:
 
 
 def gloo_times(ranks: Ranks, length: int, rounds: int) -> list[float]:
-    """Seconds of each plain exchange."""
+    """Seconds of each plain gloo exchange."""
     mine, theirs = (torch.zeros(length, dtype=torch.uint8) for _ in range(2))
     taken = []
     for _ in range(rounds):
@@ -190,8 +192,15 @@ def gloo_times(ranks: Ranks, length: int, rounds: int) -> list[float]:
     return taken
 
 
-def measure(rank: int, cases: Sequence[Case], blocks: int) -> list[dict[str, Any]]:
-    """What one of two ranks sees, case by case."""
+class Seen(TypedDict):
+    """The measurements of one rank for one case."""
+
+    bytes: int
+    times: dict[str, list[float]]
+
+
+def measure(rank: int, cases: Sequence[Case], blocks: int) -> list[Seen]:
+    """The measurements of one of two ranks, case by case."""
     ranks, mixing = Ranks(60), gs.mixing_matrix(gs.ring(2))
     results = []
     for number, case in enumerate(cases):
@@ -221,13 +230,13 @@ def measure(rank: int, cases: Sequence[Case], blocks: int) -> list[dict[str, Any
                 dist.barrier()
                 seen[name].append(median(turn()))
         joined.close()
-        results.append({"bytes": echo.length, **seen})
+        results.append(Seen(bytes=echo.length, times=seen))
     ranks.leave()
     return results
 
 
-def ring(rank: int, size: int, rounds: int) -> dict[str, Any]:
-    """What one of many ranks sees."""
+def ring(rank: int, size: int, rounds: int) -> dict[str, float]:
+    """The mean and median seconds per round of one rank."""
     ranks, d = Ranks(120), 124
     client = Client(beer(), gs.mixing_matrix(gs.ring(size)), ranks, torch.zeros(1, d))
     oracle = Given(rank, d)
@@ -243,7 +252,7 @@ def ring(rank: int, size: int, rounds: int) -> dict[str, Any]:
 
 
 def spawn(ranks: int, function: Callable[..., Any], *arguments: Any, seconds: float) -> list[Any]:
-    """What the function returns on each rank; the ranks are forks of this process."""
+    """Call a function on each rank, in forks of this process, and return the results."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = int(probe.getsockname()[1])
@@ -259,7 +268,7 @@ def spawn(ranks: int, function: Callable[..., Any], *arguments: Any, seconds: fl
         results = []
         for rank, pipe in enumerate(pipes):
             if not pipe.poll(seconds):
-                raise SystemExit(f"Rank {rank} said nothing for {seconds:g} s.")
+                raise SystemExit(f"Rank {rank} did not answer within {seconds:g} s.")
             results.append(pickle.loads(pipe.recv_bytes()))
             if isinstance(results[-1], Exception):
                 raise SystemExit("".join(results[-1].__notes__))
@@ -271,7 +280,7 @@ def spawn(ranks: int, function: Callable[..., Any], *arguments: Any, seconds: fl
 
 
 def run(pipe: Any, rank: int, ranks: int, port: int, function: Callable[..., Any], arguments: Any) -> None:
-    """One rank."""
+    """The process of one rank."""
     os.environ |= {
         "RANK": str(rank),
         "WORLD_SIZE": str(ranks),
@@ -286,11 +295,11 @@ def run(pipe: Any, rank: int, ranks: int, port: int, function: Callable[..., Any
     pipe.send_bytes(pickle.dumps(result))
 
 
-def rows(cases: Sequence[Case], ranks: Sequence[Sequence[dict[str, Any]]]) -> list[dict[str, Any]]:
-    """One line a case, from what both ranks saw."""
-    lines = []
+def rows(cases: Sequence[Case], ranks: Sequence[Sequence[Seen]]) -> list[Row]:
+    """One line per case, from the measurements of both ranks."""
+    lines: list[Row] = []
     for case, *both in zip(cases, *ranks, strict=True):
-        seen = {name: [1e3 * block for rank in both for block in rank[name]] for name in TIMES}
+        seen = {name: [1e3 * block for rank in both for block in rank["times"][name]] for name in TIMES}
         times = {name: median(blocks) for name, blocks in seen.items()}
         ours, theirs = (
             median(turn - alone for turn, alone in zip(seen[name], seen["alone"], strict=True))
@@ -304,7 +313,7 @@ def rows(cases: Sequence[Case], ranks: Sequence[Sequence[dict[str, Any]]]) -> li
     return lines
 
 
-def show(lines: Sequence[dict[str, Any]]) -> None:
+def show(lines: Sequence[Row]) -> None:
     print("                packet      time in ms of                                         exchange /")
     print("method       d   bytes        step    alone    plain     bare     gloo  exchange   gloo  plain  bare / gloo")
     for line in lines:
@@ -318,7 +327,7 @@ def show(lines: Sequence[dict[str, Any]]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--blocks", type=int, default=9, help="turns of the three measurements")
+    parser.add_argument("--blocks", type=int, default=9, help="turns of the measurements")
     parser.add_argument("--ranks", type=int, help="run a ring of this many ranks instead")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     options = parser.parse_args()
@@ -330,7 +339,7 @@ def main() -> None:
         if options.json:
             print(json.dumps({"ranks": options.ranks, "ms": max(means), "median ms": median(medians)}, indent=2))
         else:
-            print(f"BEER, gsgd(5), d = 124, ring of {options.ranks}: {max(means):.2f} ms a round over 100 rounds;")
+            print(f"BEER, gsgd(5), d = 124, ring of {options.ranks}: {max(means):.2f} ms per round over 100 rounds;")
             print(f"the median rank's median round took {median(medians):.2f} ms.")
         return
 

@@ -102,7 +102,10 @@ def results(source: Path, way: str, out: Path) -> dict[str, list[object]]:
     """What the version in `source` gives, by case."""
     environment = os.environ | {"PYTHONPATH": str(source / "src"), "OMP_NUM_THREADS": "1"}
     subprocess.run(
-        [sys.executable, "-c", WORKER, str(ROUNDS), str(CLIENTS), way, str(out)], env=environment, check=True, cwd=out.parent
+        [sys.executable, "-c", WORKER, str(ROUNDS), str(CLIENTS), way, str(out)],
+        env=environment,
+        check=True,
+        cwd=out.parent,
     )
     found: dict[str, list[object]] = json.loads(out.read_text())
     return found
@@ -116,7 +119,9 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
         old = place / "old"
-        subprocess.run(["git", "worktree", "add", "--quiet", "--detach", str(old), options.commit], cwd=HERE, check=True)
+        subprocess.run(
+            ["git", "worktree", "add", "--quiet", "--detach", str(old), options.commit], cwd=HERE, check=True
+        )
         try:
             before = results(old, "rows", place / "before.json")
         finally:

@@ -1,24 +1,25 @@
-"""What real processes put on a network: bytes on the interface against bytes counted, and rounds against the delay.
+"""Processes on a network: bytes on the interface against counted bytes, and the time per round against the delay.
 
     python benchmarks/wire.py [bytes | delay] [--json]
 
-Hosts are Linux network namespaces, so this needs Linux, root, iproute2 and ethtool (`delay`: /dev/net/tun); without
-them it says so in one sentence and ends well. Nothing leaves the machine, and every namespace is removed at the end.
+Hosts are Linux network namespaces, so this needs Linux, root, iproute2 and ethtool (`delay`: /dev/net/tun). Without
+them the benchmark prints the reason and exits with code 0. No traffic leaves the machine, and every namespace is
+removed at the end.
 
-bytes: four hosts on a bridge, one rank each on a ring. What eth0 transmits from before the first round to after the
-last is compared with what the record counts, once for each neighbour, plus a fixed cost of 400 bytes a packet and
-neighbour for gloo's notes and small frames; the ratio must be within 8 % of 1 on every rank. Offloads are off, for
-otherwise frames of 64 kB are counted and their headers are not. Of what eth0 transmits beyond the packets, most is 66
-bytes of Ethernet, IP and TCP headers for each 1,448 bytes of a packet (4.6 %); the rest are gloo's notes, and ACKs of
-what came in, of 66 bytes each, where none could ride on a frame that left anyway. `frames` counts all of them.
+bytes: four hosts on a bridge, one rank each on a ring. The bytes that eth0 transmits from before the first round to
+after the last are compared with the bytes of the record, once for each neighbour, plus a fixed cost of 400 bytes per
+packet and neighbour for gloo's control messages and small frames. The ratio must be within 8 % of 1 on every rank.
+Offloads are off, because otherwise frames of 64 kB are counted without their headers. Most of the overhead is 66 bytes
+of Ethernet, IP and TCP headers for each 1,448 bytes of a packet (4.6 %). The rest is gloo's control messages, and ACKs
+of 66 bytes each that could not be sent with other data. `frames` counts all frames.
 
 delay: two hosts on a switch that holds each frame for 10 ms, at 100 Mbit/s. An exchange cannot be faster than one such
-delay, and a median round, computing included, must take at most 1.3 of them.
+delay, and the median round, with its computation, must take at most 1.3 of them.
 
-Of two ranks that do not start at the same moment one is early
-in even rounds and the other in odd ones, for ever, so a round is half of two in a row. `true` is the delay as a byte
-sees it in a plain TCP connection (half a round trip), `gloo` an exchange of as many bytes by isend and irecv without a
-receive posted ahead: about two delays, since gloo sends only when it knows of the receive.
+If two ranks do not start at the same moment, one is early in even rounds and the other in odd rounds. A round is
+therefore measured as half of two consecutive ones. `true` is the delay of a byte in a plain TCP connection (half a
+round trip). `gloo` is an exchange of the same number of bytes with isend and irecv, without a receive posted ahead; it
+takes about two delays, because gloo sends only when it knows of the receive.
 """
 
 import argparse
@@ -44,11 +45,11 @@ from typing import Any
 PREFIX = f"gsm-{os.getpid()}-"
 PORT = 29_500
 HOSTS = 4
-FIXED = 400  # bytes a packet and neighbour
+FIXED = 400  # bytes per packet and neighbour
 TOLERANCE = 0.08
 RATE, DELAY = 100e6, 0.010
 MOST = 1.3
-LIMIT = 300.0  # seconds that the ranks may take
+LIMIT = 300.0  # most seconds for the ranks
 TRAFFIC = (("BEER", 25_450, 30), ("DSGD", 25_450, 30), ("BEER", 1_000_000, 10), ("DSGD", 1_000_000, 10))
 ROUNDS = (("BEER", 124, 100), ("BEER", 1_300, 100), ("CHOCO-SGD", 1_300, 100))
 TUNSETIFF, IFF_TAP, IFF_NO_PI, CLONE_NEWNET = 0x400454CA, 0x0002, 0x1000, 0x40000000
@@ -57,20 +58,20 @@ Result = dict[str, Any]
 
 
 class Unavailable(Exception):
-    """Something that the benchmark needs is not there or not allowed."""
+    """Something that the benchmark needs is missing or not permitted."""
 
 
 def sh(command: str) -> None:
     """Run a command that sets up the network."""
     done = subprocess.run(command.split(), capture_output=True, text=True, check=False)
     if done.returncode:
-        raise Unavailable(f"`{command}` was refused ({done.stderr.strip() or done.returncode})")
+        raise Unavailable(f"`{command}` failed ({done.stderr.strip() or done.returncode})")
 
 
 def require(part: str) -> None:
-    """Raise Unavailable where it is known beforehand that the network cannot be set up."""
+    """Raise Unavailable if the network cannot be set up."""
     if sys.platform != "linux":
-        raise Unavailable("network namespaces are of Linux")
+        raise Unavailable("network namespaces need Linux")
     if os.geteuid() != 0:
         raise Unavailable("network namespaces need root")
     tools = ("ip", "ethtool") if part == "bytes" else ("ip",)
@@ -78,12 +79,12 @@ def require(part: str) -> None:
         if shutil.which(tool) is None:
             raise Unavailable(f"`{tool}` is not installed")
     if part == "delay" and not os.access("/dev/net/tun", os.R_OK | os.W_OK):
-        raise Unavailable("/dev/net/tun is not there")
+        raise Unavailable("/dev/net/tun is not accessible")
 
 
 @contextlib.contextmanager
 def namespaces(names: Sequence[str]) -> Iterator[list[str]]:
-    """Namespaces of our own, removed whatever happens."""
+    """Temporary network namespaces."""
     full = [PREFIX + name for name in names]
     made: list[str] = []
     try:
@@ -98,7 +99,7 @@ def namespaces(names: Sequence[str]) -> Iterator[list[str]]:
 
 
 def bridge(hosts: Sequence[str], switch: str) -> None:
-    """Give host i an eth0 with the address 10.77.0.(i + 1), all of them on one bridge."""
+    """Give host i an eth0 with the address 10.77.0.(i + 1), on one bridge."""
     sh(f"ip -n {switch} link add br0 type bridge")
     sh(f"ip -n {switch} link set br0 up")
     for i, host in enumerate(hosts):
@@ -111,20 +112,20 @@ def bridge(hosts: Sequence[str], switch: str) -> None:
 
 
 def tap(host: str, address: str) -> int:
-    """Give a host a tap0 with this address; what it transmits is read from the descriptor."""
+    """Give a host a tap0 with this address; its frames are read from the returned descriptor."""
     libc = ctypes.CDLL(None, use_errno=True)
     home = os.open("/proc/self/ns/net", os.O_RDONLY)
     there = os.open(f"/var/run/netns/{host}", os.O_RDONLY)
     try:
         if libc.setns(there, CLONE_NEWNET):
-            raise Unavailable(f"setns was refused ({os.strerror(ctypes.get_errno())})")
+            raise Unavailable(f"setns failed ({os.strerror(ctypes.get_errno())})")
         device = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK)
         fcntl.ioctl(device, TUNSETIFF, struct.pack("16sH", b"tap0", IFF_TAP | IFF_NO_PI))
         sh(f"ip addr add {address}/24 dev tap0")
         sh("ip link set tap0 up")
         return device
     except OSError as error:
-        raise Unavailable(f"a tap device was refused ({error.strerror})") from None
+        raise Unavailable(f"creating a tap device failed ({error.strerror})") from None
     finally:
         libc.setns(home, CLONE_NEWNET)
         os.close(home)
@@ -132,10 +133,10 @@ def tap(host: str, address: str) -> int:
 
 
 def switch(hosts: Sequence[str]) -> None:
-    """Be the switch between two hosts, frame by frame, until standard input ends."""
+    """Forward frames between two hosts until standard input ends."""
     ports = [tap(host, f"10.78.0.{i + 1}") for i, host in enumerate(hosts)]
     other = dict(zip(ports, reversed(ports), strict=True))
-    free = dict.fromkeys(ports, 0.0)  # when each port will have sent what waits there
+    free = dict.fromkeys(ports, 0.0)  # when each port will have sent its queue
     held: list[tuple[float, int, int, bytes]] = []
     frames = 0
     print("ready", flush=True)
@@ -145,7 +146,7 @@ def switch(hosts: Sequence[str]) -> None:
             _, _, port, frame = heapq.heappop(held)
             with contextlib.suppress(OSError):
                 os.write(port, frame)
-        # select, for poll would round up to whole milliseconds
+        # select, because poll rounds up to whole milliseconds
         ready, _, _ = select.select([0, *ports], [], [], max(0.0, held[0][0] - time.monotonic()) if held else None)
         if 0 in ready:
             return
@@ -159,7 +160,7 @@ def switch(hosts: Sequence[str]) -> None:
 
 @contextlib.contextmanager
 def switched(hosts: Sequence[str]) -> Iterator[None]:
-    """A switch in a process of its own."""
+    """Run a switch in a subprocess."""
     command = [sys.executable, __file__, "_switch", *hosts]
     process = subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
@@ -179,7 +180,7 @@ def switched(hosts: Sequence[str]) -> Iterator[None]:
 
 
 def launch(part: str, hosts: Sequence[str], master: str) -> list[list[Result]]:
-    """What each host's rank found."""
+    """The results of the rank on each host."""
     environment = os.environ | {
         "WORLD_SIZE": str(len(hosts)),
         "MASTER_ADDR": master,
@@ -196,7 +197,7 @@ def launch(part: str, hosts: Sequence[str], master: str) -> list[list[Result]]:
                     stdout=subprocess.PIPE,
                     stderr=subprocess.PIPE,
                     text=True,
-                    start_new_session=True,  # the parent alone hears Ctrl-C, and ends them
+                    start_new_session=True,  # only the parent receives Ctrl-C, and ends them
                 )
             )
         results, end = [], time.monotonic() + LIMIT
@@ -204,19 +205,19 @@ def launch(part: str, hosts: Sequence[str], master: str) -> list[list[Result]]:
             try:
                 out, err = process.communicate(timeout=max(1.0, end - time.monotonic()))
             except subprocess.TimeoutExpired:
-                raise SystemExit(f"Rank {rank} was not done after {LIMIT:g} s.") from None
+                raise SystemExit(f"Rank {rank} did not finish within {LIMIT:g} s.") from None
             if process.returncode:
                 raise SystemExit(f"Rank {rank} failed:\n{err}")
             results.append(json.loads(out.splitlines()[-1]))
         return results
     finally:
         for process in ranks:
-            process.kill()  # nothing happens to one that has ended
+            process.kill()  # no effect on a process that has ended
             process.wait()
 
 
 def client_of(ranks: Any, name: str, d: int, number: int) -> tuple[Any, Callable[[], None]]:
-    """A client, and its next round."""
+    """A client, and a function that runs its next round."""
     import gossamer as gs
     from gossamer.algorithms.base import Algorithm
     from gossamer.runtime.oracle import BatchOracle
@@ -239,18 +240,18 @@ def client_of(ranks: Any, name: str, d: int, number: int) -> tuple[Any, Callable
 
 
 def transmitted() -> tuple[int, int]:
-    """Bytes and frames that left eth0, once late ACKs are among them."""
+    """Bytes and frames transmitted on eth0, after a pause for late ACKs."""
     time.sleep(0.3)
     counters = Path("/sys/class/net/eth0/statistics")
     return int((counters / "tx_bytes").read_text()), int((counters / "tx_packets").read_text())
 
 
 def count_bytes(ranks: Any) -> list[Result]:
-    """What one rank sends and what its interface transmits."""
+    """The bytes that one rank counts and its interface transmits."""
     results = []
     for number, (name, d, rounds) in enumerate(TRAFFIC):
         client, step = client_of(ranks, name, d, number)
-        ranks.share(None)  # all are here, so nobody's start or end is in anybody's count
+        ranks.share(None)  # a barrier, so that no count includes the start or end of another rank
         bytes_before, frames_before = transmitted()
         for _ in range(rounds):
             step()
@@ -271,7 +272,7 @@ def count_bytes(ranks: Any) -> list[Result]:
 
 
 def true_delay(rank: int, rounds: int = 50) -> float:
-    """Half of the median round trip of a byte in a TCP connection of its own."""
+    """Half of the median round trip of a byte in a separate TCP connection."""
     address, times = (os.environ["MASTER_ADDR"], PORT + 1), []
     if rank == 0:
         with socket.create_server(address) as server:
@@ -297,7 +298,7 @@ def true_delay(rank: int, rounds: int = 50) -> float:
 
 
 def gloo_exchange(other: int, length: int, rounds: int = 50) -> float:
-    """The median time of isend and irecv, of which neither was posted ahead."""
+    """The median time of isend and irecv, neither posted ahead."""
     import torch
     import torch.distributed as dist
 
@@ -314,7 +315,7 @@ def gloo_exchange(other: int, length: int, rounds: int = 50) -> float:
 
 
 def time_rounds(ranks: Any) -> list[Result]:
-    """How long one of two ranks takes."""
+    """The time per round of one of two ranks."""
     true = true_delay(ranks.rank)
     results = []
     for number, (name, d, rounds) in enumerate(ROUNDS):
@@ -332,7 +333,7 @@ def time_rounds(ranks: Any) -> list[Result]:
 
 
 def rank(part: str) -> None:
-    """Be one rank; prints what it found as one line."""
+    """Run one rank; prints its results as one line."""
     import torch
 
     from gossamer.runtime.processes.ranks import Ranks
@@ -344,7 +345,7 @@ def rank(part: str) -> None:
 
 
 def bytes_part() -> list[Result]:
-    """One line a case: the sums of all ranks, and how far the worst rank is off."""
+    """One line per case: the sums of all ranks, and the ratio of the worst rank."""
     with namespaces(["sw", *(str(i) for i in range(HOSTS))]) as (middle, *hosts):
         bridge(hosts, middle)
         ranks = launch("bytes", hosts, "10.77.0.1")
@@ -360,7 +361,7 @@ def bytes_part() -> list[Result]:
 
 
 def delay_part() -> list[Result]:
-    """One line a case, as the slower rank saw it."""
+    """One line per case, for the slower rank."""
     with namespaces(["0", "1"]) as hosts, switched(hosts):
         ranks = launch("delay", hosts, "10.78.0.1")
     lines = []
@@ -373,7 +374,7 @@ def delay_part() -> list[Result]:
 
 
 def show_bytes(lines: Sequence[Result]) -> None:
-    print(f"bytes on the interface of {HOSTS} hosts together, within {TOLERANCE:.0%} of what is counted?")
+    print(f"bytes on the interface of {HOSTS} hosts together, within {TOLERANCE:.0%} of the counted bytes?")
     print("method         d  rounds      counted   fixed cost  on the wire   frames   ratio  worst rank")
     for line in lines:
         print(
@@ -410,7 +411,7 @@ def main() -> None:
         except Unavailable as reason:
             return print(reason)
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("part", nargs="?", choices=tuple(PARTS), help="both without it")
+    parser.add_argument("part", nargs="?", choices=tuple(PARTS), help="default: both")
     parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, stop)
@@ -428,7 +429,7 @@ def main() -> None:
     except KeyboardInterrupt:
         sys.exit(130)
     if skipped:
-        reasons = "; ".join(f"{' and '.join(parts)}, since {why}" for why, parts in skipped.items())
+        reasons = "; ".join(f"{' and '.join(parts)}: {reason}" for reason, parts in skipped.items())
         print(f"Skipped {reasons}.", file=sys.stderr if options.json else sys.stdout)
     if options.json:
         print(json.dumps(results, indent=2))

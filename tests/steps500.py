@@ -136,7 +136,8 @@ def _variants() -> Iterator[tuple[str, str]]:
             yield name, "none"
         else:
             yield from (
-                (name, one) for one in (["qsgd:16"] if cls.info.compressors.value == "unbiased" else ["gsgd:5", "top_k:10%"])
+                (name, one)
+                for one in (["qsgd:16"] if cls.info.compressors.value == "unbiased" else ["gsgd:5", "top_k:10%"])
             )
 
 

@@ -110,7 +110,7 @@ BAD_SPECS = {
     "client count": (
         'name = "ring"',
         'name = "ring"\nclients = 7',
-        "The graph 'ring' has 7 clients, where there should be 6.",
+        "The graph 'ring' has 7 clients; expected 6.",
     ),
     "unknown method": ('name = "beer"', 'name = "bear"', "Did you mean 'beer'?"),
     "unknown compressor": (

@@ -37,7 +37,7 @@ def test_different_keys_draw_different_numbers() -> None:
 
 
 def test_numbers_are_numpys_philox() -> None:
-    """Written down so that another runtime can be held against it."""
+    """The definition that another runtime has to reproduce."""
     import zlib
 
     key = np.array([11, 2 << 32 | zlib.crc32(b"batch")], np.uint64)

@@ -1,9 +1,9 @@
 """Keyed randomness: every draw is a function of (seed, client, purpose, round) alone.
 
-NumPy's Philox is a counter-based generator: its key holds (seed, client, purpose), and round `t` reads the `t`-th
-stretch of the stream, so a client draws the same numbers whether it runs alone in a process or beside a thousand
-others, in whatever order rounds are asked for. Rounds are drawn a block at a time, because making a generator costs
-more than drawing a short vector from it.
+NumPy's Philox is a counter-based generator. Its key holds (seed, client, purpose), and round `t` reads the `t`-th
+section of the stream. A client therefore draws the same numbers alone in a process or beside a thousand others, and in
+any order of rounds. Several rounds are drawn at once, because creating a generator costs more than drawing a short
+vector from it.
 """
 
 import zlib
@@ -17,14 +17,14 @@ from torch import Tensor
 
 from gossamer.errors import check_integer
 
-_WORDS = 4  # 64-bit words that Philox yields for one step of its counter
-_BLOCK = 1 << 24  # numbers kept drawn ahead for one purpose, at the most
-_WORTH_THREADS = 1 << 20  # numbers in a block from which drawing rows side by side pays
-_ROUNDS = 256  # rounds drawn ahead, at the most
+_WORDS = 4  # 64-bit words per step of the Philox counter
+_BLOCK = 1 << 24  # most numbers drawn ahead for one purpose
+_WORTH_THREADS = 1 << 20  # numbers in a block above which threads are faster
+_ROUNDS = 256  # most rounds drawn ahead
 
 
 class Streams:
-    """The streams of some rows; row r belongs to the client `clients[r % n]` in the run with seed `seeds[r // n]`."""
+    """The random streams of rows; row r belongs to client `clients[r % n]` in the run with seed `seeds[r // n]`."""
 
     def __init__(self, seeds: Sequence[int], clients: Sequence[int], device: torch.device | str = "cpu") -> None:
         self.seeds = tuple(check_integer("seed", seed, 0, 2**64 - 1) for seed in seeds)
@@ -34,32 +34,32 @@ class Streams:
 
     @property
     def rows(self) -> int:
-        """How many rows draw from these streams."""
+        """The number of rows."""
         return len(self.seeds) * len(self.clients)
 
     def at(self, t: int, purpose: str) -> "Draw":
-        """What the rows draw in round `t` for one purpose."""
+        """The draw of round `t` for one purpose."""
         return Draw(self, purpose, t)
 
     def uniform(self, purpose: str, t: int, width: int, dtype: torch.dtype) -> Tensor:
-        """(rows, width) numbers in [0, 1), the same for the same seed, client, purpose, round, width and dtype."""
+        """(rows, width) numbers in [0, 1), determined by seed, client, purpose, round, width and dtype."""
         key = (purpose, width, dtype)
         first, block = self._blocks.get(key, (0, None))
         if block is None or not first <= t < first + block.shape[1]:
-            # Blocks double, so that a short run draws little in vain and a long one makes few generators.
+            # Blocks double, so that a short run wastes little and a long one creates few generators.
             ahead = 8 if block is None else 2 * block.shape[1]
-            many = max(1, min(ahead, _ROUNDS, _BLOCK // max(1, self.rows * width)))
-            block = None  # the old one need not stay while the new one is drawn
+            rounds = max(1, min(ahead, _ROUNDS, _BLOCK // max(1, self.rows * width)))
+            block = None  # free the old block before the new one is drawn
             self._blocks.pop(key, None)
-            first, block = t, self._draw(purpose, t, many, width, dtype)
+            first, block = t, self._draw(purpose, t, rounds, width, dtype)
             self._blocks[key] = (first, block)
         return block[:, t - first]
 
     def _draw(self, purpose: str, first: int, rounds: int, width: int, dtype: torch.dtype) -> Tensor:
         numpy_dtype = np.float32 if dtype == torch.float32 else np.float64
-        per_step = _WORDS * (8 // numpy_dtype().itemsize)  # a 64-bit word makes one float64 or two float32
-        steps = -(-width // per_step)  # a round begins at a step of the counter, so that it can be reached directly
-        # Pinned memory is what a GPU copies from at full speed.
+        per_step = _WORDS * (8 // numpy_dtype().itemsize)  # a 64-bit word gives one float64 or two float32
+        steps = -(-width // per_step)  # a round starts at a counter step, so that it can be reached directly
+        # A GPU copies from pinned memory at full speed.
         kept = torch.empty(self.rows, rounds, steps * per_step, dtype=dtype, pin_memory=self.device.type == "cuda")
         drawn = kept.numpy()
         word = zlib.crc32(purpose.encode())
@@ -72,7 +72,7 @@ class Streams:
 
         threads = min(torch.get_num_threads(), self.rows) if drawn.size >= _WORTH_THREADS else 1
         if threads > 1:
-            with ThreadPoolExecutor(threads) as pool:  # NumPy lets go of the interpreter while it draws
+            with ThreadPoolExecutor(threads) as pool:  # NumPy releases the GIL while it draws
                 list(pool.map(fill, range(self.rows)))
         else:
             for row in range(self.rows):
@@ -81,14 +81,14 @@ class Streams:
 
 
 def keyed_uniform(seed: int, purpose: str, count: int) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    """`count` numbers in [0, 1) that a seed and a purpose stand for: what a message can carry in place of them."""
+    """`count` numbers in [0, 1) determined by a seed and a purpose; a message can carry the seed instead of them."""
     key = np.array([seed, zlib.crc32(purpose.encode())], np.uint64)
     return np.random.Generator(np.random.Philox(key=key)).random(count)
 
 
 @dataclass(frozen=True)
 class Draw:
-    """One purpose in one round: what a compressor or an oracle is handed when it needs randomness."""
+    """The randomness for one purpose in one round, as compressors and oracles receive it."""
 
     streams: Streams
     purpose: str
@@ -99,11 +99,11 @@ class Draw:
         return self.streams.uniform(self.purpose, self.t, width, dtype)
 
     def seeds(self) -> Tensor:
-        """(rows,) integers of 53 bits, to seed a generator with."""
+        """(rows,) integers of 53 bits, as seeds of generators."""
         return (self.uniform(1)[:, 0] * 2**53).long()
 
     def below(self, high: int | Tensor, width: int) -> Tensor:
-        """(rows, width) integers in [0, high), with replacement; `high` may differ from client to client."""
+        """(rows, width) integers in [0, high), with replacement; `high` may be a tensor with one value per client."""
         if isinstance(high, Tensor):
             high = high.repeat(len(self.streams.seeds))[:, None]
             return torch.minimum((self.uniform(width) * high).long(), high - 1)
@@ -111,6 +111,6 @@ class Draw:
 
     def normal(self, width: int) -> Tensor:
         """(rows, width) standard normal numbers, in float64."""
-        half = 2.0**-54  # half a step of the uniform numbers: keeps 0 out
+        half = 2.0**-54  # half a step of the uniform numbers, to exclude 0
         normal: Tensor = torch.special.ndtri(self.uniform(width) + half)
         return normal

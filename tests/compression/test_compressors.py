@@ -62,7 +62,7 @@ def test_top_k_by_fraction() -> None:
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("compressor", [gs.identity(), gs.gsgd(5), gs.top_k(2)], ids=str)
-def test_what_is_not_finite_is_refused_with_its_place(compressor: gs.Compressor, bad: float) -> None:
+def test_the_error_names_the_place_of_a_value_that_is_not_finite(compressor: gs.Compressor, bad: float) -> None:
     x = torch.ones(3, 5)
     x[1, 4] = bad
     with pytest.raises(gs.GossamerError, match=rf"holds {bad} in row 1, coordinate 4"):
@@ -80,13 +80,13 @@ def test_bad_tensor(x: torch.Tensor) -> None:
         gs.top_k(1)(x)
 
 
-def test_a_random_compressor_wants_a_seed() -> None:
+def test_a_random_compressor_needs_a_seed() -> None:
     with pytest.raises(gs.InputError, match=r"gsgd\(bits=5\) is random: pass `seed=`"):
         gs.gsgd(5)(torch.ones(1, 2))
 
 
 @pytest.mark.parametrize(
-    ("make", "said"),
+    ("make", "message"),
     [
         (lambda: gs.gsgd(1), "`bits` must be an integer from 2 to 31, got 1"),
         (lambda: gs.gsgd(5.0), "got 5.0"),  # type: ignore[arg-type]
@@ -96,8 +96,8 @@ def test_a_random_compressor_wants_a_seed() -> None:
         (lambda: gs.top_k(fraction=1.5), r"`fraction` must be in \(0, 1\], got 1.5"),
     ],
 )
-def test_bad_settings(make, said):  # type: ignore[no-untyped-def]
-    with pytest.raises(gs.InputError, match=said):
+def test_bad_settings(make, message):  # type: ignore[no-untyped-def]
+    with pytest.raises(gs.InputError, match=message):
         make()
 
 
@@ -126,6 +126,13 @@ def test_constants() -> None:
     assert gs.scaled(gs.natural()).alpha(5) == pytest.approx(8 / 9)
 
 
+def test_is_unbiased() -> None:
+    unbiased = [gs.identity(), gs.qsgd(4), gs.natural(), gs.rand_k(3, unbiased=True), gs.blockwise(gs.qsgd(4), 8)]
+    biased = [gs.gsgd(5), gs.top_k(3), gs.rand_k(3), gs.sign(), gs.scaled(gs.qsgd(4)), gs.blockwise(gs.sign(), 8)]
+    assert all(compressor.is_unbiased and compressor.omega(20) is not None for compressor in unbiased)
+    assert not any(compressor.is_unbiased or compressor.omega(20) is not None for compressor in biased)
+
+
 @pytest.mark.parametrize("d", [1, 7, 8, 9, 23])
 @pytest.mark.parametrize(
     "operator", [gs.gsgd(4), gs.top_k(2), gs.sign(), gs.natural(), gs.identity(), gs.qsgd(3)], ids=str
@@ -144,10 +151,10 @@ def test_blocks_do_not_cross_tensors() -> None:
     x = torch.ones(1, 10)
     x[0, 6:] = 100
     message = gs.blockwise(gs.sign(), 4, tensors=(6, 4))(x)
-    assert torch.equal(message.dense(), x), "blocks of 4, 2 and 4: each has entries of one size"
+    assert torch.equal(message.dense(), x), "blocks of 4, 2 and 4, each with entries of equal size"
     across = gs.blockwise(gs.sign(), 4)(x)
     assert not torch.equal(across.dense(), x)
-    with pytest.raises(gs.InputError, match="`tensors` hold 10 coordinates together, but the vector has 9"):
+    with pytest.raises(gs.InputError, match="`tensors` sum to 10 coordinates, but the vector has 9"):
         gs.blockwise(gs.sign(), 4, tensors=(6, 4))(x[:, :9])
 
 
@@ -159,7 +166,7 @@ def test_rand_k_sends_a_seed_and_k_values() -> None:
     assert torch.equal(dense[dense != 0], x[dense != 0])
     assert message.payload_size() == 1 + 1 + 7 + 4 * 4
     chosen = (dense != 0).float().mean(dim=0)
-    assert (chosen - 0.1).abs().max() < 0.1, "every coordinate has its turn"
+    assert (chosen - 0.1).abs().max() < 0.1, "every coordinate is chosen equally often"
     unbiased = gs.rand_k(4, unbiased=True)(x, seed=0).dense()
     torch.testing.assert_close(unbiased, dense * 10)
 
@@ -171,11 +178,11 @@ def test_natural_gives_powers_of_two() -> None:
     assert (mantissa.abs() == 0.5).all()
     assert (dense[:, -1] == 0).all()
     tiny = torch.full((1, 4), 1e-44)
-    assert gs.natural()(tiny, seed=0).dense().min() > 0, "denormal numbers are numbers, too"
+    assert gs.natural()(tiny, seed=0).dense().min() > 0, "denormal numbers are kept"
 
 
-def test_wrappers_refuse_what_they_cannot_wrap() -> None:
-    for make, said in (
+def test_wrappers_refuse_invalid_operators() -> None:
+    for make, message in (
         (lambda: gs.scaled(gs.top_k(3)), "unbiased compressor, such as qsgd"),
         (lambda: gs.scaled(5), "got 5"),  # type: ignore[arg-type]
         (lambda: gs.blockwise(gs.blockwise(gs.sign(), 3), 2), "Blocks of blocks"),
@@ -185,7 +192,7 @@ def test_wrappers_refuse_what_they_cannot_wrap() -> None:
         (lambda: gs.blockwise(gs.sign(), 0), "`size` must be an integer of 1 or more, got 0"),
         (lambda: gs.blockwise("gzip", 4), "no compressor 'gzip'"),  # type: ignore[arg-type]
     ):
-        with pytest.raises(gs.InputError, match=said):
+        with pytest.raises(gs.InputError, match=message):
             make()
 
 
@@ -212,7 +219,7 @@ def test_a_norm_that_overflows_is_refused(compressor: gs.Compressor, x: torch.Te
 
 
 def test_levels_beyond_float32_are_refused() -> None:
-    with pytest.raises(gs.InputError, match="float32 tells at most 16,777,216 levels apart, got 16,777,219"):
+    with pytest.raises(gs.InputError, match="float32 allows at most 16,777,216 levels, got 16,777,219"):
         gs.qsgd(16_777_219)(torch.ones(1, 1), seed=0)
     x = torch.ones(1, 1, dtype=torch.float64)
     message = gs.qsgd(16_777_219)(x, seed=0)
@@ -243,7 +250,7 @@ def test_cuda_equals_cpu(name: str, dtype: torch.dtype) -> None:
         compressor = factory(**settings_)
         on_cpu, on_gpu = compressor(x, seed=1), compressor(x.cuda(), seed=1)
         assert on_gpu.dense().is_cuda
-        # A norm that is rounded otherwise may move a level: of 2^19 often (hence atol), of few rarely.
+        # A norm that is rounded differently may change a level: often with 2^19 levels (hence atol), rarely with few.
         close = torch.isclose(on_gpu.dense().cpu(), on_cpu.dense(), rtol=1e-5, atol=4e-6 * float(x.norm(dim=1).max()))
         assert close.double().mean() > 0.999, str(compressor)
         assert torch.equal(gs.decode(on_gpu.encode("auto")[0]).dense(), on_gpu.dense()[:1].cpu())

@@ -1,4 +1,4 @@
-"""Real packets are about as short as the entropy of their symbols allows: headers, norms and models included."""
+"""Packets, with headers, norms and models, are nearly as short as the entropy of their symbols allows."""
 
 import json
 import math
@@ -16,14 +16,14 @@ import gossamer as gs
 from gossamer.compression import packet
 from gossamer.compression.base import Message
 from gossamer.compression.dithering import Levels
-from gossamer.runtime.simulation import Simulation
+from gossamer.runtime.simulator import Simulation
 
 ROOT = Path(__file__).parents[2]
-ALLOWANCE = 128  # bits a message for what is not symbols
+ALLOWANCE = 128  # bits per message for everything but the symbols
 
 
 def recorded(sim: Simulation, rounds: int, every: int) -> list[tuple[int, tuple[Message, ...]]]:
-    """The messages that a run sends, from the second round on, where there are two a packet."""
+    """The messages of a run from the second round on, two per packet."""
     kept: list[tuple[int, tuple[Message, ...]]] = []
     count = sim.traffic.count
 
@@ -44,7 +44,7 @@ def entropy_bits(levels: torch.Tensor) -> float:
 
 
 def length_and_entropy(kept: list[tuple[int, tuple[Message, ...]]]) -> tuple[float, float, int]:
-    """Bits sent, bits of entropy and allowance, coordinates."""
+    """Bits sent, entropy plus allowance in bits, and the number of coordinates."""
     sent, ideal, coordinates = 0, 0.0, 0
     for t, messages in kept:
         rows, d = messages[0].shape
@@ -62,7 +62,7 @@ def test_figure_1(data_dir: Path) -> None:
     mixing = gs.mixing_matrix(gs.ring(10), "fdla")
     sim = Simulation(gs.BEER(lr=0.1, gamma=0.7, compressor=gs.gsgd(5)), problem, mixing, [0], 100, "uniform")
     sent, ideal, coordinates = length_and_entropy(recorded(sim, 2000, every=25))
-    print(f"\nfigure 1: {sent / coordinates:.3f} bits a coordinate, {sent / ideal:.4f} of entropy and allowance")
+    print(f"\nfigure 1: {sent / coordinates:.3f} bits per coordinate, {sent / ideal:.4f} of entropy and allowance")
     assert sent <= 1.1 * ideal
     assert sent <= 3.9 * coordinates
 
@@ -70,7 +70,7 @@ def test_figure_1(data_dir: Path) -> None:
 def test_a_gaussian_of_a_million() -> None:
     x = torch.randn(1, 1_000_000, generator=torch.Generator().manual_seed(0))
     sent, ideal, coordinates = length_and_entropy([(0, (gs.gsgd(5)(x, seed=0),))])
-    print(f"\nGaussian: {sent / coordinates:.4f} bits a coordinate, {sent / ideal:.4f} of entropy and allowance")
+    print(f"\nGaussian: {sent / coordinates:.4f} bits per coordinate, {sent / ideal:.4f} of entropy and allowance")
     assert sent <= 1.05 * ideal
 
 
@@ -82,14 +82,14 @@ def test_the_convolutional_network(data_dir: Path) -> None:
         gs.BEER(lr=1e-4, gamma=0.01, compressor=gs.gsgd(5)), problem, gs.mixing_matrix(gs.ring(10)), [0], 20
     )
     sent, ideal, coordinates = length_and_entropy(recorded(sim, 25, every=3))
-    print(f"\nCNN: {sent / coordinates:.4f} bits a coordinate, {sent / ideal:.4f} of entropy and allowance")
+    print(f"\nCNN: {sent / coordinates:.4f} bits per coordinate, {sent / ideal:.4f} of entropy and allowance")
     assert sent <= 1.05 * ideal
     assert sent <= 0.5 * coordinates
 
 
 @pytest.mark.slow
 def test_twenty_bits_on_the_hidden_layer(data_dir: Path) -> None:
-    """Levels are so many that few repeat: the entropy is that of a density, estimated by that of a Gaussian mixture."""
+    """With so many levels few repeat, so the length is compared with the differential entropy of a Gaussian."""
     problem = networks.one_hidden_layer(data_dir)
     assert problem.d == 25_450
     sim = Simulation(
@@ -104,7 +104,7 @@ def test_twenty_bits_on_the_hidden_layer(data_dir: Path) -> None:
     sigma = 2**19 / math.sqrt(25_450)
     differential = math.log2(sigma * math.sqrt(2 * math.pi * math.e))
     bits = gaussian.num_bits("entropy").mean() / 25_450
-    print(f"\ngsgd_20 on a Gaussian: {bits:.3f} bits a coordinate, differential entropy {differential:.3f}")
+    print(f"\ngsgd_20 on a Gaussian: {bits:.3f} bits per coordinate, differential entropy {differential:.3f}")
     assert bits <= 1.05 * differential
     fixed = gaussian.num_bits("fixed").mean() / 25_450
     assert bits < fixed
@@ -124,4 +124,4 @@ def test_speed() -> None:
     assert speed["compress_over_draw"] <= 3
 
 
-NOISE = 1.5  # a figure of microseconds is not a ratio: a busy machine may take this much longer than a quiet one
+NOISE = 1.5  # absolute times may be this much longer on a busy machine

@@ -99,20 +99,20 @@ def test_the_interface_of_a_message() -> None:
         message.encode("zip")  # type: ignore[arg-type]
 
 
-def test_the_receiver_says_what_it_expects() -> None:
+def test_the_receiver_states_what_it_expects() -> None:
     (buffer,) = gs.top_k(1)(torch.ones(1, 30)).encode()
     assert gs.decode(buffer, d=30, dtype=torch.float32, max_bytes=120).dense().sum() == 1
-    cases: tuple[tuple[dict[str, Any], str], ...] = (
-        ({"d": 31}, "31 coordinates were expected, but the packet is of 30"),
-        ({"dtype": torch.float64}, "float64 was expected, but the packet is of torch.float32"),
-        ({"max_bytes": 119}, "claims 120 bytes of numbers .30 coordinates., above the limit of 119"),
+    cases: tuple[tuple[Any, str], ...] = (
+        ({"d": 31}, "Expected 31 coordinates, but the packet has 30"),
+        ({"dtype": torch.float64}, "Expected torch.float64, but the packet has torch.float32"),
+        ({"max_bytes": 119}, "claims 120 bytes of values .30 coordinates., above the limit of 119"),
     )
-    for expected, said in cases:
-        with pytest.raises(CodecError, match=said):
+    for expected, message in cases:
+        with pytest.raises(CodecError, match=message):
             gs.decode(buffer, **expected)
 
 
-def test_a_claim_beyond_reason_is_refused_before_anything_is_made() -> None:
+def test_an_excessive_claim_is_refused_before_anything_is_allocated() -> None:
     huge = packet.encode([gs.top_k(1)(torch.ones(1, 1))], clients=[0])[0]
     reader = bytearray(huge[:-4])
     at = reader.index(varint(1), 6)  # d, a varint of 1, becomes 2^40
@@ -122,7 +122,7 @@ def test_a_claim_beyond_reason_is_refused_before_anything_is_made() -> None:
 
 
 def claiming(whole: bytes, d: int) -> bytes:
-    """The packet with another number of coordinates in its header, and a checksum that fits."""
+    """The packet with another number of coordinates in its header, and a matching checksum."""
     start = 5 + len(varint(300)) + len(varint(300))  # after run, round and client
     old = 1 if whole[start] < 128 else 2
     return with_checksum(whole[:start] + varint(d) + whole[start + old : -4])
@@ -130,7 +130,7 @@ def claiming(whole: bytes, d: int) -> bytes:
 
 @pytest.mark.parametrize("d", [2**22, 2**26, 2**40, 2**62])
 def test_a_large_claim_without_d_is_refused_before_any_message_is_read(d: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """For every kind of message, fixed or entropy-coded, in blocks or not; packets here hold two messages."""
+    """For every kind of message, fixed or entropy-coded, with blocks or without; each packet has two messages."""
     monkeypatch.setattr(packet, "_parse", lambda *_: pytest.fail("a message was read"))
     packets = [claiming(whole, d) for whole in PACKETS_OF_TWO]
     tracemalloc.start()
@@ -143,10 +143,10 @@ def test_a_large_claim_without_d_is_refused_before_any_message_is_read(d: int, m
         tracemalloc.stop()
 
 
-def test_what_is_expected_or_allowed_may_be_large() -> None:
+def test_an_expected_or_allowed_packet_may_be_large() -> None:
     d = 2**23
     (buffer,) = gs.top_k(1)(torch.ones(1, d)).encode()
-    with pytest.raises(CodecError, match="claims 33,554,432 bytes of numbers"):
+    with pytest.raises(CodecError, match="claims 33,554,432 bytes of values"):
         gs.decode(buffer)
     assert gs.decode(buffer, d=d).dense().sum() == 1
     assert gs.decode(buffer, max_bytes=4 * d).dense().sum() == 1
@@ -155,7 +155,7 @@ def test_what_is_expected_or_allowed_may_be_large() -> None:
 
 
 def small_packets_of_large_messages(d: int) -> dict[str, bytes]:
-    """The shortest packets of each kind, written by hand: a few bytes each for d coordinates."""
+    """The shortest packet of each kind, written by hand: a few bytes for d coordinates."""
     one = np.float32(1).tobytes()
     tensors = [d - 1000, *[1] * 1000]
     layout = varint(d - 1000) + varint(len(tensors)) + b"".join(map(varint, tensors))
@@ -176,7 +176,7 @@ def small_packets_of_large_messages(d: int) -> dict[str, bytes]:
 
 
 def test_a_claim_within_the_limit_takes_memory_in_proportion() -> None:
-    """In a process of its own, whose address space is limited: torch's memory counts, too."""
+    """Runs in a process whose address space is limited, so that torch's memory counts too."""
     script = f"""
 import resource, sys
 from pathlib import Path
@@ -185,7 +185,7 @@ import gossamer as gs
 from test_packet import small_packets_of_large_messages
 d = 1 << 22
 for small in small_packets_of_large_messages(2000).values():
-    gs.decode(small).dense()  # tables are made on first use
+    gs.decode(small).dense()  # tables are built on first use
 used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (used + 16 * 4 * d,) * 2)
 for kind, buffer in small_packets_of_large_messages(d).items():
@@ -265,8 +265,8 @@ def test_flipped_bits_and_cuts_are_noticed(number: int) -> None:
 
 @given(data=st.data())
 @settings(max_examples=10_000 if os.environ.get("CI") else 2_000)
-def test_a_lie_with_a_right_checksum_is_refused_or_is_another_message(data: st.DataObject) -> None:
-    """An attacker can compute CRC-32: every field is checked on its own, and what passes is finite and in bounds."""
+def test_a_forged_packet_is_refused_or_decodes_to_a_valid_message(data: st.DataObject) -> None:
+    """An attacker can compute CRC-32, so every field is checked; a packet that passes is finite and in bounds."""
     body = bytearray(data.draw(st.sampled_from(PACKETS))[:-4])
     for _ in range(data.draw(st.integers(1, 4))):
         at = data.draw(st.integers(1, len(body) - 1))
@@ -289,38 +289,64 @@ def test_a_lie_with_a_right_checksum_is_refused_or_is_another_message(data: st.D
         assert torch.isfinite(dense).all()
 
 
-def test_blocks_that_promise_too_much_are_refused() -> None:
+def test_blocks_that_claim_too_much_are_refused() -> None:
     n = 100_000
     wide = varint(1) + varint(n) + varint(n) + b"\x01" * n + bytes(7) + bytes(4 * n)
-    with pytest.raises(CodecError, match="do not fit"):
+    with pytest.raises(CodecError, match="do not match"):
         gs.decode(hostile(6, n, wide))
-    with pytest.raises(CodecError, match="blocks cannot be described in"):
+    with pytest.raises(CodecError, match="Invalid number of blocks"):
         gs.decode(hostile(4, 2**22, varint(1) + varint(1) + varint(2**22)))
 
 
-@pytest.mark.parametrize("thing", [None, "abc", 3.5, -1, 10**13])
-def test_what_is_not_bytes_is_refused(thing: Any) -> None:
-    with pytest.raises(CodecError, match="A packet is bytes"):
-        gs.decode(thing)
+@pytest.mark.parametrize("value", [None, "abc", 3.5, -1, 10**13])
+def test_anything_but_bytes_is_refused(value: Any) -> None:
+    with pytest.raises(CodecError, match="A packet must be bytes"):
+        gs.decode(value)
 
 
 def test_figure_1_packet() -> None:
-    """Two gsgd_5 messages of 124 coordinates: 6 bits a level, 4 bytes a norm, 19 bytes around them."""
+    """Two gsgd_5 messages of 124 coordinates: 6 bits per level, 4 bytes per norm, 19 bytes around them."""
     x = torch.randn(1, 124)
     both = [gs.gsgd(5)(x, seed=0), gs.gsgd(5)(x, seed=1)]
     assert packet.sizes(both, 100, [0]).tolist() == [2 * (4 + 93) + 19]
 
 
-def test_encoding_what_cannot_be() -> None:
+@pytest.mark.parametrize("compressor", COMPRESSORS, ids=str)
+def test_the_exchange_number_adds_no_bytes(compressor: gs.Compressor) -> None:
+    for dtype in (torch.float32, torch.float64):
+        message = compressor(torch.ones(1, 9, dtype=dtype), seed=0)
+        for stop in (None, 300):
+            first = packet.encode([message], clients=[1], round=7, stop=stop)[0]
+            assert packet.decode(first).exchange == 0
+            for exchange in (0, 1, 2, 3, 4, 17):
+                (buffer,) = packet.encode([message], clients=[1], round=7, stop=stop, exchange=exchange)
+                assert len(buffer) == len(first) == packet.length(buffer)
+                assert (buffer == first) == (exchange % packet.EXCHANGES == 0)
+                read = packet.decode(buffer, d=9, dtype=dtype)
+                assert (read.exchange, read.round, read.stop) == (exchange % packet.EXCHANGES, 7, stop)
+                assert torch.equal(read.dense(), message.dense())
+
+
+def test_the_flags_byte_is_laid_out_as_documented() -> None:
+    message = gs.identity()(torch.ones(1, 3, dtype=torch.float64))
+    (buffer,) = packet.encode([message] * 5, clients=[0], stop=2, exchange=2)
+    assert buffer[:5] == b"\xb1\0\0\0\0"
+    assert buffer[5:8] == b"\0\0\x03", "round, client and d"
+    assert buffer[8] == 5 | 1 << 4 | 2 << 5 | 1 << 7
+    assert buffer[9:12] == b"\x02\x01\x18", "stop, then kind and length of the first message"
+
+
+def test_encoding_refuses_invalid_arguments() -> None:
     message = gs.identity()(torch.ones(2, 3))
-    cases: tuple[tuple[dict[str, Any], str], ...] = (
+    cases: tuple[tuple[Any, str], ...] = (
         ({"messages": [], "clients": [0]}, "1 to 15 messages"),
         ({"messages": [message] * 16, "clients": [0, 1]}, "1 to 15 messages"),
         ({"messages": [message], "clients": [0]}, "2 rows"),
         ({"messages": [message], "clients": [0, 1], "run": 2**32}, "`run`"),
-        ({"messages": [message], "clients": [0, -1]}, "`client`"),
-        ({"messages": [message, gs.identity()(torch.ones(2, 4))], "clients": [0, 1]}, "one shape and one dtype"),
+        ({"messages": [message], "clients": [0, -1]}, "clients from -1 to 0"),
+        ({"messages": [message], "clients": [0, 1], "exchange": -1}, "exchange=-1"),
+        ({"messages": [message, gs.identity()(torch.ones(2, 4))], "clients": [0, 1]}, "the same shape and dtype"),
     )
-    for arguments, said in cases:
-        with pytest.raises(gs.InputError, match=said):
+    for arguments, reason in cases:
+        with pytest.raises(gs.InputError, match=reason):
             packet.encode(**arguments)

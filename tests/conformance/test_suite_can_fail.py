@@ -52,9 +52,15 @@ class Unsteady(Wrong):
         return Dense(x * torch.rand_like(x))
 
 
-class Biased(Wrong):
+class Contradictory(Wrong):
     def omega(self, d: int) -> float:
         return 0.25
+
+
+class Biased(Contradictory):
+    @property
+    def is_unbiased(self) -> bool:
+        return True
 
 
 @pytest.mark.parametrize(
@@ -67,6 +73,7 @@ class Biased(Wrong):
         (MovesZero(0.5), "zero vector"),
         (Unsteady(0.1), "differs for the same seed"),
         (Biased(0.75), "its mean is not x"),
+        (Contradictory(0.75), "states is_unbiased = False, but omega = 0.25"),
     ],
 )
 def test_faulty_compressor(compressor: gs.Compressor, fault: str) -> None:

@@ -101,7 +101,9 @@ def summary() -> str:
         slower = f"{falling.rounds_ratio.max():.2f}" if len(falling) else ""
         counts = f"{len(rows)} | {(rows.reason == 'both solved').sum()}"
         ratios = f"{rows.ratio.median():.2f} | {rows.ratio.max():.3g}"
-        lines.append(f"| {cls.info.title} | {counts} | {ratios} | {len(above) - len(falling)} | {len(falling)} | {slower} |")
+        lines.append(
+            f"| {cls.info.title} | {counts} | {ratios} | {len(above) - len(falling)} | {len(falling)} | {slower} |"
+        )
     return "\n".join([*lines, "<!-- end of auto500 -->"]) + "\n"
 
 

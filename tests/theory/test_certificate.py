@@ -1,4 +1,4 @@
-"""Certificates, checked here by code of their own: Lemma omega-1 typed in as printed, determinants by expansion."""
+"""Certificates, checked by independent code: Lemma omega-1 as printed, and determinants by expansion."""
 
 from dataclasses import replace
 from fractions import Fraction
@@ -53,7 +53,7 @@ def determinant(m: Rows) -> Fraction:
 
 
 def have_weights(of: Certificate, lr: float, gamma: float) -> bool:
-    """By the leading minors of a matrix whose entries off the diagonal are not positive."""
+    """Checked by the leading minors of a matrix without positive entries off the diagonal."""
     rows = inequalities(of, lr, gamma)
     return all(determinant([row[:k] for row in rows[:k]]) > 0 for k in range(1, 6))
 
@@ -84,16 +84,16 @@ def test_certificates_hold_exactly_and_two_percent_more_does_not(
 
 @pytest.mark.parametrize(("network", "lr"), REFERENCE)
 def test_two_percent_more_has_no_weights_at_any_gamma(network: tuple[float, float, float], lr: float) -> None:
-    """On a grid of gammas, by determinants; `refuses` proves it for those between."""
+    """Checked by determinants on a grid of gammas; `refuses` proves it for those between."""
     found = certify(*network, L=1.0)
     assert have_weights(found, found.lr, found.gamma)
     for factor in np.geomspace(0.1, 3.0, 60):
         assert not have_weights(found, 1.02 * found.lr, float(factor) * found.gamma)
     assert have_weights(found, 0.98 * found.lr, 1.05 * found.gamma)
-    assert found.refuses(100 * lr)  # what a linear programme in floats accepts at the smallest rho
+    assert found.refuses(100 * lr)  # a linear program in floats accepts this at the smallest rho
 
 
-def test_a_linear_programme_agrees_where_it_can() -> None:
+def test_a_linear_program_agrees_where_it_is_accurate() -> None:
     found = certify(0.7, 1.0, 1.0, 1.0)
     for factor, feasible in ((0.99, True), (1.02, False)):
         rows = np.array(inequalities(found, factor * found.lr, found.gamma), dtype=float)
@@ -109,7 +109,7 @@ def test_certified_steps_are_larger_than_those_of_the_absolute_constants() -> No
             for C in (4.0, 3.3, 2.0, 1.0, 0.3, 0.1, 0.01):
                 ratios[alpha, rho, C] = certify(alpha, rho, C, 1.0).lr / theorem_steps(alpha, rho, C, 1.0)[1]
     assert min(ratios.values()) >= 1
-    # sqrt(C) is 1 - lambda for some eigenvalue of W, and those but the first lie in [rho - 1, 1 - rho].
+    # sqrt(C) is 1 - lambda for some eigenvalue of W, and all but the first are in [rho - 1, 1 - rho].
     real = {key: ratio for key, ratio in ratios.items() if key[1] <= key[2] ** 0.5 <= 2 - key[1]}
     least, most = min(real, key=lambda key: real[key]), max(real, key=lambda key: real[key])
     print(f"certified / absolute lr: {real[least]:.3g} at {least} to {real[most]:.3g} at {most}")
@@ -139,7 +139,7 @@ def test_given_steps() -> None:
     best = certify(0.5, 0.2, 3.0, 1.0)
     half = certify(0.5, 0.2, 3.0, 1.0, gamma=best.gamma, lr=best.lr / 2)
     assert hold(half)
-    assert max(h / b for h, b in zip(half.weights, best.weights, strict=True)) < 0.01  # far from the edge
+    assert max(h / b for h, b in zip(half.weights, best.weights, strict=True)) < 0.01  # far from the limit
     theorem = theorem_steps(0.5, 0.2, 3.0, 1.0)
     assert hold(certify(0.5, 0.2, 3.0, 1.0, gamma=theorem[0], lr=theorem[1]))
     other = certify(0.5, 0.2, 3.0, 1.0, gamma=best.gamma / 2)
@@ -152,8 +152,8 @@ def test_given_steps() -> None:
         certify(0.5, 0.2, 3.0, 1.0, gamma=0.9)
 
 
-def test_a_network_that_barely_mixes_by_choice_keeps_gamma_within_one() -> None:
-    """A lazy matrix, W = I - 1e-3 (I - J): rho and C are small together, and gamma makes up for it."""
+def test_gamma_is_at_most_one_on_a_very_lazy_matrix() -> None:
+    """A lazy matrix, W = I - 1e-3 (I - J): rho and C are both small, and gamma compensates."""
     found = certify(1.0, 1e-3, 1e-6, 1.0)
     assert 0.01 < found.gamma <= 1
     assert hold(found)
@@ -188,7 +188,7 @@ def test_any_network(alpha: float, rho: float, C: float, L: float, condition: fl
     C=st.floats(0, 4, exclude_min=True),
     L=st.floats(0, exclude_min=True, allow_infinity=False),
 )
-def test_at_the_ends_of_the_floats_a_certificate_holds_or_is_refused(
+def test_at_the_limits_of_floats_a_certificate_holds_or_is_refused(
     alpha: float, rho: float, C: float, L: float
 ) -> None:
     try:
@@ -199,7 +199,7 @@ def test_at_the_ends_of_the_floats_a_certificate_holds_or_is_refused(
     assert hold(found)
 
 
-GOOD: dict[str, Any] = {"alpha": 0.5, "rho": 0.2, "C": 3.0, "L": 2.0, "mu": 0.5}
+GOOD: Any = {"alpha": 0.5, "rho": 0.2, "C": 3.0, "L": 2.0, "mu": 0.5}
 
 
 @pytest.mark.parametrize(
@@ -211,7 +211,7 @@ GOOD: dict[str, Any] = {"alpha": 0.5, "rho": 0.2, "C": 3.0, "L": 2.0, "mu": 0.5}
     + [("gamma", value) for value in (0, 1.5, float("nan"), "1")]
     + [("lr", value) for value in (0, -1, float("nan"), "1")],
 )
-def test_impossible_inputs(name: str, value: object) -> None:
+def test_invalid_inputs(name: str, value: object) -> None:
     with pytest.raises(InputError) as caught:
         certify(**(GOOD | {name: value}))
     sentence = str(caught.value)
@@ -220,7 +220,7 @@ def test_impossible_inputs(name: str, value: object) -> None:
     assert repr(value) in sentence
 
 
-def test_a_certificate_is_checked_when_made() -> None:
+def test_a_certificate_is_checked_at_construction() -> None:
     found = certify(**GOOD)
     with pytest.raises(InputError, match="`weights` must be four numbers"):
         replace(found, weights=(1.0, 2.0))  # type: ignore[arg-type]

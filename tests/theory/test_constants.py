@@ -8,7 +8,7 @@ from gossamer.theory import absolute_constants, theorem_gamma
 
 @pytest.mark.parametrize("C", [4.0, 3.3, 1.0, 0.1])
 def test_absolute_constants_satisfy_the_proof_exactly(C: float) -> None:
-    """The repaired inequality in rational arithmetic, at steps a thousandth smaller to leave room for rounding."""
+    """The corrected inequality in rational arithmetic, at steps 0.1 % smaller to leave room for rounding."""
     found = absolute_constants(C)
     big, g, e = (Fraction(value) for value in (C, found.c_gamma * 0.999, found.c_eta * 0.999))
     c1, c2, c3, c4 = (Fraction(value) for value in found.c)
@@ -39,5 +39,5 @@ def test_no_better_product_is_feasible() -> None:
 
 @pytest.mark.parametrize("C", [0, -1, 4.5, float("nan")])
 def test_bad_c(C: float) -> None:
-    with pytest.raises(InputError, match="lies above 0 and at most at 4"):
+    with pytest.raises(InputError, match=r"must be in \(0, 4\]"):
         absolute_constants(C)

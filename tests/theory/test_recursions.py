@@ -1,4 +1,4 @@
-"""The proof's inequalities on runs: BEER on small quadratics, written here with rows as clients, many runs at once."""
+"""The inequalities of the proof on runs of an independent BEER on small quadratics, many runs at once."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -62,7 +62,7 @@ class Moment:
 
     @property
     def omegas(self) -> Array:
-        """Omega_1 to Omega_4, means over the runs."""
+        """Means of Omega_1 to Omega_4 over the runs."""
         x_bar, v_bar = self.x.mean(-2, keepdims=True), self.v.mean(-2, keepdims=True)
         errors = (self.h - self.x, self.g - self.v, self.x - x_bar, self.v - v_bar)
         return np.array([(error**2).sum((-1, -2)).mean() for error in errors])
@@ -129,7 +129,7 @@ def hold_every_round(
     noise: float = 0.0,
     rounds: int = 30,
 ) -> None:
-    """Lemma omega-1 and (eq. descent), in each round that floats can follow."""
+    """Lemma omega-1 and (eq. descent) in every round, until the numbers get too large for floats."""
     clients, d = problem.curvature.shape
     rho, C = constants_of(W)
     A, b1, b2, q = linear_system(k / d, rho, C, problem.L, clients, gamma, lr)
@@ -146,7 +146,7 @@ def hold_every_round(
             - (lr / 2 - lr**2 * problem.L / 2) * before.omega_5
             + lr * noise**2 / (2 * clients)
         )
-        if not noise:  # in expectation alone, else
+        if not noise:  # otherwise it holds only in expectation
             size = 1 + np.abs(problem.f(before.average)).mean() + bound.sum() + before.omega_5
             assert problem.f(after.average).mean() <= f_bound + 1e-9 * size
         before = after
@@ -172,7 +172,7 @@ def anywhere(rng: np.random.Generator, runs: int, clients: int, d: int) -> Momen
 def test_the_recursions_hold_for_any_steps(
     seed: int, clients: int, k: int, weight: float, gamma: float, lr: float, low: float
 ) -> None:
-    """Nothing has to be small: not gamma, not lr, wherever the run starts, convex or not, be it that it diverges."""
+    """For any gamma, lr and start, convex or not, even if the run diverges."""
     rng = np.random.default_rng(seed)
     problem = Quadratics.random(rng, clients, 6, low, 1.0)
     hold_every_round(problem, ring(clients, weight), k, gamma, lr, anywhere(rng, 1, clients, 6))
@@ -189,7 +189,7 @@ def test_the_recursions_hold_at_certified_steps_and_far_above(factor: float) -> 
 
 @pytest.mark.parametrize("lr", [1e-3, 0.1, 0.5])
 def test_the_recursions_hold_with_noise(lr: float) -> None:
-    """In the mean over 2,000 runs."""
+    """Means over 2,000 runs."""
     rng = np.random.default_rng(4)
     problem = Quadratics.random(rng, 4, 6, -1.0, 1.0)
     hold_every_round(problem, ring(4, 2 / 3), 3, 0.1, lr, anywhere(rng, 2000, 4, 6), noise=3.0, rounds=15)
@@ -202,13 +202,13 @@ def phi_of(problem: Quadratics, moment: Moment, certificate: Certificate) -> flo
 
 
 def usual_start(problem: Quadratics, runs: int = 1) -> Moment:
-    """Algorithm 1's: one point for all, H = G = 0, V the gradients."""
+    """The start of Algorithm 1: one point for all clients, H = G = 0, V = gradients."""
     zero = np.zeros((runs, *problem.center.shape))
     return Moment(zero + 1.0, zero, problem.gradients(zero + 1.0), zero)
 
 
 @pytest.mark.parametrize(("clients", "k"), [(2, 6), (2, 3), (5, 4)])
-def test_the_lyapunov_function_falls_as_certified(clients: int, k: int) -> None:
+def test_the_lyapunov_function_decreases_as_certified(clients: int, k: int) -> None:
     rng = np.random.default_rng(5)
     problem = Quadratics.random(rng, clients, 6, 0.2, 1.0)
     W = np.full((clients, clients), 1 / clients)
@@ -217,12 +217,12 @@ def test_the_lyapunov_function_falls_as_certified(clients: int, k: int) -> None:
     before = next(run)
     for _ in range(500):
         after = next(run)
-        fallen = found.lr / 2 * problem.squared_gradient(before.average)[0]
-        assert phi_of(problem, after, found) <= phi_of(problem, before, found) * (1 + 1e-12) - fallen
+        decrease = found.lr / 2 * problem.squared_gradient(before.average)[0]
+        assert phi_of(problem, after, found) <= phi_of(problem, before, found) * (1 + 1e-12) - decrease
         before = after
 
 
-def test_it_is_there_when_predicted() -> None:
+def test_the_target_is_reached_when_predicted() -> None:
     rng = np.random.default_rng(6)
     problem, W = Quadratics.random(rng, 2, 3, 0.5, 1.0), np.full((2, 2), 0.5)
     best = certify(1.0, 1.0, 1.0, problem.L)
@@ -237,7 +237,7 @@ def test_it_is_there_when_predicted() -> None:
     assert np.mean(squared) <= epsilon**2
 
 
-def test_it_is_there_when_predicted_under_pl() -> None:
+def test_the_target_is_reached_when_predicted_under_pl() -> None:
     rng = np.random.default_rng(7)
     problem, W = Quadratics.random(rng, 2, 3, 0.5, 1.0), np.full((2, 2), 0.5)
     found = certify(1.0, 1.0, 1.0, problem.L, problem.mu)

@@ -9,11 +9,11 @@ from gossamer.errors import InputError
 from gossamer.theory import absolute_constants, linear_system, lyapunov, lyapunov_weights
 from gossamer.theory.system import recursion
 
-GOOD: dict[str, Any] = {"alpha": 0.5, "rho": 0.2, "C": 3.0, "L": 2.0, "n": 7, "gamma": 0.3, "lr": 0.01}
+GOOD: Any = {"alpha": 0.5, "rho": 0.2, "C": 3.0, "L": 2.0, "n": 7, "gamma": 0.3, "lr": 0.01}
 
 
 def test_the_entries_are_those_of_the_lemma() -> None:
-    """Lemma omega-1 as it is printed, exactly; b2 has 1 + eta L for what its chain drops."""
+    """Lemma omega-1 as printed, except that b2 has the factor 1 + eta L that its chain omits."""
     a, r, C, L, g, e = map(Fraction, ("1/3", "1/5", "7/2", "11/10", "1/7", "1/9"))
     n = 6
     A, b1, b2, q = recursion(a, r, C, L, n, g, e)
@@ -48,12 +48,12 @@ def test_floats_are_the_fractions_rounded() -> None:
         np.testing.assert_allclose(found, np.array(part, dtype=float), rtol=1e-14)
 
 
-def test_the_noise_term_needs_what_the_proof_drops() -> None:
-    """f = L x^2 / 2 and noise of +-sigma: exactly 2 (1 + eta L) sigma^2, where step (ii) says 2 sigma^2."""
+def test_the_noise_term_needs_the_factor_that_the_proof_omits() -> None:
+    """f = L x^2 / 2 and noise of +-sigma: exactly 2 (1 + eta L) sigma^2, where step (ii) has 2 sigma^2."""
     L, eta, sigma, moved = map(Fraction, ("3/2", "1/5", "2/7", "4/3"))
     changes, moves = [], []
     for now, then in product((-sigma, sigma), repeat=2):
-        step = moved - eta * now  # X^{t+1} - X^t: V^t, and with it the step, holds the noise of round t
+        step = moved - eta * now  # X^{t+1} - X^t: V^t, and so the step, contains the noise of round t
         changes.append((L * step + then - now) ** 2)
         moves.append(L**2 * step**2)
     excess = (sum(changes) - sum(moves)) / 4
@@ -91,7 +91,7 @@ def test_absolute_constants_close_the_proof_with_these_weights() -> None:
     + [("n", value) for value in (0, 1.5, "2", True)]
     + [("L", 1e300), ("lr", 1e200)],
 )
-def test_impossible_inputs(name: str, value: object) -> None:
+def test_invalid_inputs(name: str, value: object) -> None:
     with pytest.raises(InputError) as caught:
         linear_system(**(GOOD | {name: value}))
     assert str(caught.value).endswith(".")

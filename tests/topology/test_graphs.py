@@ -59,8 +59,8 @@ def test_dense_regular_graphs_are_drawn_from_their_complement(clients: int, degr
     assert nx.is_connected(graph)
 
 
-def test_erdos_renyi_moves_its_seed_on_until_connected() -> None:
-    """At this p most draws are not connected: the seeds in between give the same graph."""
+def test_erdos_renyi_tries_the_next_seeds_until_connected() -> None:
+    """At this p most draws are not connected, so several seeds give the same graph."""
     draws = {seed: nx.fast_gnp_random_graph(20, 0.13, seed=seed) for seed in range(40)}
     assert sum(map(nx.is_connected, draws.values())) < 15
     for seed in range(10):
@@ -73,33 +73,33 @@ BAD = {
     "grid:1,1": "at least 2 clients",
     "grid:3": "lacks its setting `cols`",
     "torus:2": "`rows` must be an integer from 3 to 1000000, got 2",
-    "hypercube:12": "power of two clients, got 12; take 8 or 16",
+    "hypercube:12": "power of two clients, got 12; use 8 or 16",
     "erdos_renyi:40,0": r"`p` must be in \(0, 1\], got 0",
-    "erdos_renyi:1000,0.001": r"p = 0.001 is hopeless: about 368 would have no neighbours; take p above .* = 0.0069",
-    "erdos_renyi:3,0.01": "None of 100 draws was connected.*take a larger p",
+    "erdos_renyi:1000,0.001": r"will not be connected: about 368 would have no neighbours; use p above .* = 0.0069",
+    "erdos_renyi:3,0.01": "None of 100 draws was connected.*use a larger p",
     "random_regular:5,3": "must be even, got 5 x 3",
     "random_regular:5,5": "`degree` must be an integer from 1 to 4, got 5",
-    "random_regular:8,1": "8 clients with 1 neighbour each are not connected; take a degree of 2 or more",
-    "erdos_renyi:2,1e-17": "is hopeless",
-    "erdos_renyi:20000,0.00039": "is hopeless: about 8 would have no neighbours",
+    "random_regular:8,1": "8 clients with 1 neighbour each are not connected; use a degree of 2 or more",
+    "erdos_renyi:2,1e-17": "will not be connected",
+    "erdos_renyi:20000,0.00039": "will not be connected: about 8 would have no neighbours",
     "ring:1000000000000000000": "`clients` must be an integer from 2 to 1000000, got 1000000000000000000",
     "star:" + "9" * 400: "`clients` must be an integer from 2 to 1000000",
     "balanced_tree:2000000": "`clients` must be an integer from 2 to 1000000",
     "grid:1000001,1": "`rows` must be an integer from 1 to 1000000",
     "small_world:10,3": "`degree` of a small world must be even.*got 3",
     "small_world:10,4,1.5": r"`rewire` must be in \[0, 1\], got 1.5",
-    "barbell:11": "halves of a barbell are equal, got 11 clients less 0",
-    "complete:10000": "would have 49,995,000 edges; the most is 5,000,000",
-    "erdos_renyi:10000,0.5": "edges; the most is",
+    "barbell:11": "halves of a barbell must be equal, got 11 clients with 0",
+    "complete:10000": "would have 49,995,000 edges; the maximum is 5,000,000",
+    "erdos_renyi:10000,0.5": "edges; the maximum is",
     "ring:clients=5,size=3": "no setting of the graph 'ring' called 'size'; there are 'clients'",
     "ring:5,clients=5": "multiple values",
     "wheel:5": "no graph 'wheel'; there are 'adjacency'",
 }
 
 
-@pytest.mark.parametrize(("name", "said"), BAD.items(), ids=BAD)
-def test_bad_graphs(name: str, said: str) -> None:
-    with pytest.raises(gs.InputError, match=said):
+@pytest.mark.parametrize(("name", "message"), BAD.items(), ids=BAD)
+def test_bad_graphs(name: str, message: str) -> None:
+    with pytest.raises(gs.InputError, match=message):
         build_graph(name)
 
 
@@ -108,9 +108,9 @@ def test_every_graph_builds_from_its_registry_name() -> None:
     assert built | {"edge_list", "adjacency"} == set(graphs), "a graph without a test"
 
 
-def test_clients_are_given_where_a_graph_takes_them() -> None:
+def test_build_graph_passes_the_number_of_clients() -> None:
     assert len(build_graph("ring", 6)) == len(build_graph("ring:6", 6)) == 6
     assert set(build_graph("erdos_renyi:0.5,seed=2", 12).edges) == set(T.erdos_renyi(12, 0.5, seed=2).edges)
     assert len(build_graph({"name": "grid", "rows": 2, "cols": 3}, 6)) == 6
-    with pytest.raises(gs.InputError, match="'grid' has 12 clients, where there should be 6"):
+    with pytest.raises(gs.InputError, match="'grid' has 12 clients; expected 6"):
         build_graph("grid:3,4", 6)

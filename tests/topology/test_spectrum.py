@@ -27,7 +27,7 @@ def test_closed_forms_of_the_laplacian(name: str) -> None:
     assert known.largest == pytest.approx(eigenvalues[-1])
 
 
-def test_one_edge_moved_is_another_graph() -> None:
+def test_a_graph_with_one_edge_moved_is_not_of_the_family() -> None:
     for name in ("grid:4,6", "torus:4,4", "torus:3,4", "hypercube:32", "exponential:11"):
         graph = build_graph(name)
         i, j = next((i, j) for i in graph for j in graph if i < j and not graph.has_edge(i, j))

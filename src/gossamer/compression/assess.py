@@ -1,29 +1,47 @@
-"""What a compressor does to a vector: the error it makes, and the bits it takes."""
+"""Measure a compressor on one vector: the error it makes, and the bits it takes."""
 
-from typing import Any
+from typing import TypedDict
 
 import numpy as np
 from torch import Tensor
 
-from gossamer.compression.base import CODECS, Compressor
+from gossamer.compression.base import CODECS, Compressor, Message
 from gossamer.compression.dithering import Levels
 from gossamer.compression.natural import Powers
 
 _SAMPLES = 20
 
 
-def measure(compressor: Compressor, x: Tensor, seed: int = 0) -> dict[str, Any]:
-    """Error, bound, bits and entropy for one vector, (1, d); errors of random compressors are means over 20 seeds."""
+class Assessment(TypedDict):
+    """The result of `measure`."""
+
+    compressor: str
+    d: int
+    error: float
+    """||C(x) - x||^2 / ||x||^2; for a random compressor, the mean over 20 seeds."""
+    alpha: float | None
+    """None if the compressor is no contraction at this d."""
+    omega: float | None
+    bits: dict[str, int]
+    """Bits of the packet, for each codec."""
+    bits_per_coordinate: dict[str, float]
+    bits_nominal: int
+    symbol_entropy: float | None
+    """Bits per coordinate that an ideal coder would need for the symbols, if their counts were known."""
+
+
+def measure(compressor: Compressor, x: Tensor, seed: int = 0) -> Assessment:
+    """Measure error, bits and entropy on one vector, (1, d)."""
     d = x.shape[1]
     omega = compressor.omega(d)
     contracts = omega is None or omega < 1
     seeds = range(seed, seed + (1 if compressor.is_deterministic else _SAMPLES))
-    unit = float(x.double().abs().max()) or 1.0  # squares of very large or small numbers would be lost
+    unit = float(x.double().abs().max()) or 1.0  # so that no square overflows or underflows
     scaled = x.double() / unit
     size = float(scaled.norm()) or 1.0
     errors = [float((compressor(x, seed=s).dense().double() / unit - scaled).norm() / size) ** 2 for s in seeds]
     message = compressor(x, seed=seed)
-    bits = {codec: int(message.num_bits(codec)[0]) for codec in CODECS}
+    bits: dict[str, int] = {codec: int(message.num_bits(codec)[0]) for codec in CODECS}
     return {
         "compressor": str(compressor),
         "d": d,
@@ -37,8 +55,7 @@ def measure(compressor: Compressor, x: Tensor, seed: int = 0) -> dict[str, Any]:
     }
 
 
-def _symbol_entropy(message: Any) -> float | None:
-    """Bits a coordinate that an ideal coder would need for the symbols of the message, were their counts known."""
+def _symbol_entropy(message: Message) -> float | None:
     if not isinstance(message, Levels | Powers):
         return None
     symbols = (message.levels if isinstance(message, Levels) else message.codes).cpu().numpy()

@@ -1,4 +1,4 @@
-"""The contract of compression: a compressor turns rows into a message, and a message into the bytes that travel."""
+"""The interfaces of compression: a `Compressor` turns vectors into a `Message`, which encodes itself as bytes."""
 
 import contextlib
 import math
@@ -21,21 +21,21 @@ from gossamer.streams import Draw, Streams
 Codec = Literal["fixed", "entropy", "auto"]
 CODECS: tuple[Codec, ...] = ("fixed", "entropy", "auto")
 Payload = tuple[bool, bytes]  # whether it is entropy-coded, and the bytes
-Doubt = tuple[Tensor, Callable[[], None]]  # a number that is finite if all is well, and what to do if it is not
+DeferredCheck = tuple[Tensor, Callable[[], None]]  # a number that must be finite, and the function that raises if not
 
-_later: ContextVar[list[Doubt] | None] = ContextVar("later", default=None)
+_deferred: ContextVar[list[DeferredCheck] | None] = ContextVar("deferred", default=None)
 
 
 class Message(ABC):
-    """What a compressor yields for (rows, d) numbers, and what the neighbours can rebuild from its bytes.
+    """The compressed form of (rows, d) values; each row is sent as bytes and decoded exactly.
 
     A message class is a frozen dataclass of tensors whose first dimension is rows. It owns its codecs: `fixed` and
-    `entropy` write each row's payload, `parse` reads one back exactly, `payload_size` says the length of a
-    fixed-width one without encoding it.
+    `entropy` write the payload of each row, `parse` reads one back exactly, and `payload_size` is the length of a
+    fixed-width payload, known without encoding it.
     """
 
     kind: ClassVar[int]
-    """The number, 1 to 127, that names this class in a packet; other packages take 64 and above."""
+    """The number of this class in a packet, from 1 to 127. Other packages use 64 and above."""
 
     @property
     @abstractmethod
@@ -45,48 +45,48 @@ class Message(ABC):
     @property
     @abstractmethod
     def dtype(self) -> torch.dtype:
-        """The type of the numbers that the message stands for: float32 or float64."""
+        """The type of the decoded values: float32 or float64."""
 
     @abstractmethod
     def _dense(self) -> Tensor:
-        """Rebuild the (rows, d) numbers."""
+        """Compute the (rows, d) values."""
 
     @abstractmethod
     def times(self, factor: float) -> Self:
-        """The message for `factor` times the numbers."""
+        """The message whose values are multiplied by `factor`."""
 
     @abstractmethod
     def payload_size(self) -> int:
-        """Bytes of one row's payload in fixed width; every row has the same."""
+        """Bytes of a fixed-width payload; the same for every row."""
 
     def payload_sizes(self) -> npt.NDArray[np.int64]:
-        """(rows,): bytes of each row's payload in fixed width."""
+        """(rows,): bytes of the fixed-width payload of each row."""
         return np.full(self.shape[0], self.payload_size(), np.int64)
 
     def kinds(self) -> list[int]:
-        """The kind that each row's packet says."""
+        """The `kind` in the packet of each row."""
         return [self.kind] * self.shape[0]
 
     @abstractmethod
     def fixed(self) -> list[bytes]:
-        """The payload of each row in fixed width."""
+        """The fixed-width payload of each row."""
 
     def entropy(self) -> list[bytes] | None:
-        """The entropy-coded payload of each row; None where there is nothing to gain."""
+        """The entropy-coded payload of each row; None if the class has no entropy codec."""
         return None
 
     @classmethod
     @abstractmethod
     def parse(cls, reader: Reader, entropy: bool, d: int, dtype: torch.dtype) -> Self:
-        """The one-row message that a payload encodes; a CodecError where it does not encode one."""
+        """Decode the payload of one row; raise a CodecError if it is invalid."""
 
     @property
     @abstractmethod
     def bits_nominal(self) -> int:
-        """What the paper counts for one row: b bits a coordinate, with neither norms nor indices nor headers."""
+        """Bits of one row as the paper counts them: b per coordinate, without norms, indices and headers."""
 
     def bits_nominal_of_rows(self) -> npt.NDArray[np.int64]:
-        """(rows,): the same for each row."""
+        """(rows,): `bits_nominal` of each row."""
         return np.full(self.shape[0], self.bits_nominal, np.int64)
 
     @cached_property
@@ -94,11 +94,11 @@ class Message(ABC):
         return self._dense()
 
     def dense(self) -> Tensor:
-        """The (rows, d) numbers that the neighbours add; rebuilt once, so treat them as read-only."""
+        """The (rows, d) values that the neighbours decode. The result is cached; do not modify it."""
         return self._rebuilt
 
     def payloads(self, codec: Codec) -> list[Payload]:
-        """Each row's payload under a codec; `"auto"` takes the shorter, row by row."""
+        """The payload of each row with a codec; `"auto"` takes the shorter one for each row."""
         if codec not in CODECS:
             check_choice("codec", codec, CODECS)
         coded = None if codec == "fixed" else self.entropy()
@@ -113,13 +113,13 @@ class Message(ABC):
         return [(len(short) < size, short if len(short) < size else plain) for plain, short in pairs]
 
     def encode(self, codec: Codec = "fixed") -> list[bytes]:
-        """One packet a row, with this message alone."""
-        from gossamer.compression import packet  # a packet knows every kind of message, and so comes after them
+        """One packet per row, with this message alone."""
+        from gossamer.compression import packet  # it imports every kind of message
 
         return packet.encode([self], clients=range(self.shape[0]), codec=codec)
 
     def num_bits(self, codec: Codec = "fixed") -> npt.NDArray[np.int64]:
-        """8 x the length of each row's packet."""
+        """(rows,): 8 x the length of the packet of each row."""
         from gossamer.compression import packet
 
         return 8 * packet.sizes([self], 0, range(self.shape[0]), codec)
@@ -128,8 +128,9 @@ class Message(ABC):
 class Compressor(ABC):
     """A map C with E||C(x) - x||^2 <= (1 - alpha) ||x||^2, applied to each row (Definition 2.3 of the BEER paper).
 
-    A compressor is a frozen dataclass, checked at construction, that implements `alpha`, `is_deterministic` and
-    `compress`. Calling it checks the input once and compresses it:
+    A compressor is a frozen dataclass that checks its settings at construction and implements `alpha`,
+    `is_deterministic` and `compress`; an unbiased one also implements `omega` and `is_unbiased`. Class attributes such
+    as `is_unbiased = True` are enough. Calling it checks the input and compresses it:
 
     >>> import torch, gossamer as gs
     >>> x = torch.tensor([[3.0, -4.0, 0.0]])
@@ -138,39 +139,39 @@ class Compressor(ABC):
     """
 
     examples: ClassVar[Sequence[Mapping[str, Any]]] = ({},)
-    """Settings with which the conformance suite tries the class; `gossamer compressors` shows the first, which should
-    make sense at any number of coordinates."""
+    """Settings with which the conformance suite tests the class. `gossamer compressors` shows the first, which should
+    suit any number of coordinates."""
 
     checks_by_norm: ClassVar[bool] = False
-    """Whether `compress` checks the norms of its input, with `check_magnitude`, which spares a look at all of it."""
+    """Whether `compress` checks norms of its input with `check_magnitude`, so that `__call__` need not."""
 
     @abstractmethod
     def alpha(self, d: int) -> float:
-        """The contraction constant for vectors of d coordinates, in (0, 1]; an InputError if C is no contraction."""
-
-    def omega(self, d: int) -> float | None:
-        """If E C(x) = x: the smallest known omega with E||C(x) - x||^2 <= omega ||x||^2. None if C is biased."""
-        return None
+        """The contraction constant for d coordinates, in (0, 1]; raises an InputError if C is no contraction."""
 
     @property
     def is_unbiased(self) -> bool:
-        """Whether E C(x) = x."""
-        return self.omega(2) is not None
+        """Whether E C(x) = x; then `omega` is not None."""
+        return False
+
+    def omega(self, d: int) -> float | None:
+        """The smallest known omega with E||C(x) - x||^2 <= omega ||x||^2, if C is unbiased; None if it is biased."""
+        return None
 
     @property
     @abstractmethod
     def is_deterministic(self) -> bool:
-        """Whether the message is a function of the input alone."""
+        """Whether the message depends on the input alone, not on random numbers."""
 
     @abstractmethod
     def compress(self, x: Tensor, draw: Draw, layout: Layout) -> Message:
-        """The message for finite rows `x`; norms are taken over each block of `layout`.
+        """Compress the finite rows of `x`, with one norm for each block of `layout`.
 
-        `layout.split(x)` gives the blocks as rows of their own. Random compressors take their numbers from `draw`.
+        `layout.split(x)` turns blocks into rows. Random compressors take their random numbers from `draw`.
         """
 
     def __call__(self, x: Tensor, draw: Draw | None = None, *, seed: int | None = None) -> Message:
-        """Compress each row of `x` (rows, d); outside a run, `seed` stands for the rows' streams."""
+        """Compress each row of `x`, (rows, d). Outside a run, pass `seed` instead of `draw`."""
         if not isinstance(x, Tensor) or x.dim() != 2 or 0 in x.shape or x.dtype not in (torch.float32, torch.float64):
             got = f"{tuple(x.shape)} of {x.dtype}" if isinstance(x, Tensor) else type(x).__name__
             raise InputError(f"A compressor takes a (rows, d) tensor of float32 or float64, got {got}.")
@@ -185,36 +186,36 @@ class Compressor(ABC):
 
 
 def contraction(compressor: Compressor, d: int, omega: float) -> float:
-    """The alpha of an unbiased compressor: 1 - omega, where that is above 0."""
+    """The alpha of an unbiased compressor, 1 - omega; raises an InputError unless omega is below 1."""
     if omega >= 1:
         raise InputError(
-            f"{compressor} is no contraction for {d} coordinates: it is unbiased with omega = {omega:.3g}, and only "
-            f"omega below 1 contracts; use scaled({compressor})."
+            f"{compressor} is no contraction for {d} coordinates: omega must be below 1, but is {omega:.3g}; use "
+            f"scaled({compressor})."
         )
     return 1 - omega
 
 
 def check_magnitude(sizes: Tensor, rows: int, x: Tensor | None = None) -> None:
-    """Refuse what is finite itself, but of which a norm or a product is not; `sizes` are that norm, row by row.
+    """Refuse vectors with norms or products that overflow; `sizes` holds these norms, row by row.
 
-    With `x`, what the norms are of, it is also refused if it is not finite itself.
+    If `x` is given, NaN and infinite values of `x` are reported first.
     """
-    total, later = sizes.sum(), _later.get()
-    if later is not None:
-        later.append((total, lambda: _refuse(sizes, rows, x)))
+    total, deferred = sizes.sum(), _deferred.get()
+    if deferred is not None:
+        deferred.append((total, lambda: _refuse(sizes, rows, x)))
     elif not math.isfinite(total.item()):
         _refuse(sizes, rows, x)
 
 
 @contextlib.contextmanager
-def checking_later(enabled: bool = True) -> Iterator[list[Doubt]]:
-    """Inside, magnitudes are not looked at but handed over, so that a GPU need not be waited for at every message."""
-    doubts: list[Doubt] = []
-    token = _later.set(doubts if enabled else None)
+def checking_later(enabled: bool = True) -> Iterator[list[DeferredCheck]]:
+    """Collect the checks of magnitudes instead of running them, which would wait for the GPU at every message."""
+    checks: list[DeferredCheck] = []
+    token = _deferred.set(checks if enabled else None)
     try:
-        yield doubts
+        yield checks
     finally:
-        _later.reset(token)
+        _deferred.reset(token)
 
 
 def _refuse(sizes: Tensor, rows: int, x: Tensor | None) -> None:
@@ -226,12 +227,12 @@ def _refuse(sizes: Tensor, rows: int, x: Tensor | None) -> None:
 
 
 def check_finite(x: Tensor, what: str) -> None:
-    """Refuse NaN and Inf, naming the row (the client, in a run) and the coordinate of the first."""
-    # One number tells: a sum is finite only if its terms are, and only a sum that is not costs a second look.
+    """Refuse NaN and infinite values; the error names the row (in a run, the client) and coordinate of the first."""
+    # A sum is finite only if its terms are, so the values are inspected only if the sum is not finite.
     if math.isfinite(x.sum().item()):
         return
     bad = (~torch.isfinite(x)).nonzero()
-    if len(bad) == 0:  # huge but finite numbers may overflow the sum
+    if len(bad) == 0:  # large finite values may overflow the sum
         return
     row, coordinate = bad[0].tolist()
     value = x[row, coordinate].item()

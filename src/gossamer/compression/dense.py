@@ -1,4 +1,4 @@
-"""No compression: the numbers themselves."""
+"""No compression: all values at full precision."""
 
 from dataclasses import dataclass
 from typing import ClassVar, Self
@@ -15,7 +15,7 @@ from gossamer.streams import Draw
 
 @dataclass(frozen=True, eq=False)
 class Dense(Message):
-    """Every coordinate, as it is."""
+    """Every coordinate at full precision."""
 
     values: Tensor
     kind: ClassVar[int] = 1
@@ -34,11 +34,11 @@ class Dense(Message):
         return self.values
 
     def times(self, factor: float) -> Self:
-        """Every value times the factor."""
+        """Multiply the values."""
         return type(self)(self.values * factor)
 
     def payload_size(self) -> int:
-        """4 or 8 bytes a coordinate."""
+        """4 or 8 bytes per coordinate."""
         return self.shape[1] * self.values.element_size()
 
     def fixed(self) -> list[bytes]:
@@ -47,12 +47,12 @@ class Dense(Message):
 
     @classmethod
     def parse(cls, reader: Reader, entropy: bool, d: int, dtype: torch.dtype) -> Self:
-        """Read the values back."""
+        """Decode the values."""
         return cls(torch.from_numpy(reader.floats(d, dtype)[None]))
 
     @property
     def bits_nominal(self) -> int:
-        """32 or 64 bits a coordinate."""
+        """32 or 64 bits per coordinate."""
         return 8 * self.payload_size()
 
 
@@ -60,6 +60,9 @@ class Dense(Message):
 @dataclass(frozen=True)
 class identity(Compressor):
     """C(x) = x: alpha = 1, and full-precision messages."""
+
+    is_deterministic = True
+    is_unbiased = True
 
     def alpha(self, d: int) -> float:
         """1: nothing is lost."""
@@ -69,11 +72,6 @@ class identity(Compressor):
         """0."""
         return 0.0
 
-    @property
-    def is_deterministic(self) -> bool:
-        """Yes."""
-        return True
-
     def compress(self, x: Tensor, draw: Draw, layout: Layout) -> Dense:
-        """The rows themselves; no copy, since nothing in the library changes a tensor in place."""
+        """The rows themselves, without a copy: the library never modifies a tensor in place."""
         return Dense(x)

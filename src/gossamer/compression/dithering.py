@@ -1,4 +1,4 @@
-"""Random dithering: each coordinate becomes one of a few levels of its block's norm."""
+"""Random dithering: each coordinate is rounded at random to a multiple of a fraction of its block's norm."""
 
 import math
 from dataclasses import dataclass, replace
@@ -20,17 +20,17 @@ from gossamer.streams import Draw
 _NUMPY = {torch.int8: np.int8, torch.int16: np.int16, torch.int32: np.int32, torch.int64: np.int64}
 _MOST_FLOAT32 = 1 << 24
 _LARGEST = {dtype: torch.finfo(dtype).max for dtype in (torch.float32, torch.float64)}
-_CHUNK = 1 << 18  # coordinates dithered at once: they stay in the cache from the first pass to the last
+_CHUNK = 1 << 18  # coordinates dithered at once, so that they stay in the cache
 
 
 @dataclass(frozen=True, eq=False)
 class Levels(Message):
-    """One scale a block and one integer from -highest to highest a coordinate; the value is their product."""
+    """One scale per block and one integer in [-highest, highest] per coordinate; a value is their product."""
 
     scale: Tensor
     """(rows, blocks)."""
     levels: Tensor
-    """(rows, d), of an integer type."""
+    """(rows, d), integers."""
     highest: int
     layout: Layout
     kind: ClassVar[int] = 2
@@ -42,19 +42,19 @@ class Levels(Message):
 
     @property
     def dtype(self) -> torch.dtype:
-        """The type of the scale, and of the product."""
+        """The type of the scales and of the values."""
         return self.scale.dtype
 
     def _dense(self) -> Tensor:
         return self.levels * self.layout.spread(self.scale)
 
     def times(self, factor: float) -> Self:
-        """The scales times the factor."""
+        """Multiply the scales."""
         return replace(self, scale=self.scale * factor)
 
     @property
     def width(self) -> int:
-        """Bits for one level in fixed width: gsgd_b has 2^b + 1 levels, which do not fit in b bits."""
+        """Bits per level in fixed width: gsgd_b has 2^b + 1 levels, which takes b + 1 bits."""
         return (2 * self.highest).bit_length()
 
     def _head(self) -> bytes:
@@ -62,32 +62,33 @@ class Levels(Message):
         return varint(2 * self.highest + blocked) + (self.layout.head() if blocked else b"")
 
     def payload_size(self) -> int:
-        """The scales and the packed levels."""
+        """Bytes of the scales and the packed levels."""
         scales = self.scale.shape[1] * self.scale.element_size()
         return len(self._head()) + scales + packed_size(self.shape[1], self.width)
 
     def fixed(self) -> list[bytes]:
-        """Each row's scales, then its levels counted from the lowest."""
+        """For each row its scales, then its levels, shifted to start at 0."""
         head, scales = self._head(), float_bytes(self.scale)
         packed = pack(self.levels.cpu().numpy() + self.highest, self.width)
         return [head + scale + row.tobytes() for scale, row in zip(scales, packed, strict=True)]
 
     def entropy(self) -> list[bytes]:
-        """Each row's scales, then its levels, entropy-coded."""
+        """For each row its scales, then its entropy-coded levels."""
         head, scales = self._head(), float_bytes(self.scale)
         levels = self.levels.cpu().numpy()
         return [head + scale + encode_signed(row, self.highest) for scale, row in zip(scales, levels, strict=True)]
 
     @classmethod
     def parse(cls, reader: Reader, entropy: bool, d: int, dtype: torch.dtype) -> Self:
-        """Read scales and levels back; a level beyond the highest is refused."""
+        """Decode scales and levels."""
         highest, blocked = divmod(reader.varint(), 2)
         if not 1 <= highest <= 1 << 30:
-            raise CodecError(f"A highest level of {highest} cannot be.")
+            raise CodecError(f"Invalid highest level {highest}; expected 1 to 2^30.")
         layout = Layout.parse(reader, d) if blocked else Layout(d, d)
         scale = reader.floats(layout.blocks, dtype)
         if min(scales := scale.tolist()) < 0 or max(scales) * highest > _LARGEST[dtype]:
-            raise CodecError("A scale is negative or too large.")
+            wrong = min(scales) if min(scales) < 0 else max(scales)
+            raise CodecError(f"Invalid scale {wrong:g}; it is negative or too large.")
         if entropy:
             levels = decode_signed(reader.rest(), d)
         else:
@@ -98,13 +99,13 @@ class Levels(Message):
                 else raw - np.int64(highest)
             )
         if levels.max() > highest or levels.min() < -highest:
-            raise CodecError(f"A level is beyond the highest, {highest}.")
+            raise CodecError(f"Invalid level {np.abs(levels).max()}; the highest is {highest}.")
         small = levels.astype(_NUMPY[integer_dtype(highest)], copy=False)
         return cls(torch.from_numpy(scale[None]), torch.from_numpy(small[None]), highest, layout)
 
     @property
     def bits_nominal(self) -> int:
-        """A sign and log2 of the levels, for each coordinate: b bits for gsgd_b."""
+        """A sign and log2(highest) bits per coordinate: b bits for gsgd_b."""
         return (1 + (self.highest - 1).bit_length()) * self.shape[1]
 
 
@@ -120,10 +121,12 @@ class qsgd(Compressor):
     has mean x and omega = min(d / levels^2, sqrt(d) / levels).
 
     Args:
-        levels: Steps between 0 and the norm; 2 levels + 1 values a coordinate.
+        levels: Steps between 0 and the norm; a coordinate takes one of 2 levels + 1 values.
     """
 
     levels: int
+    is_deterministic = False
+    is_unbiased = True
     checks_by_norm = True
     examples = ({"levels": 16}, {"levels": 3}, {"levels": 1})
 
@@ -135,13 +138,8 @@ class qsgd(Compressor):
         return min(d / self.levels**2, math.sqrt(d) / self.levels)
 
     def alpha(self, d: int) -> float:
-        """1 - omega, where omega is below 1."""
+        """1 - omega, if omega is below 1."""
         return contraction(self, d, self.omega(d))
-
-    @property
-    def is_deterministic(self) -> bool:
-        """No: the dither is random."""
-        return False
 
     def compress(self, x: Tensor, draw: Draw, layout: Layout) -> Levels:
         """Dither each block."""
@@ -160,13 +158,14 @@ class gsgd(Compressor):
     is a contraction with alpha = 1 / tau.
 
     Args:
-        bits: The number b; there are 2^b + 1 levels, from -2^(b-1) to 2^(b-1).
+        bits: b; there are 2^b + 1 levels, from -2^(b-1) to 2^(b-1).
 
-    Deviations: none in exact arithmetic. floor(y + u) is taken as floor(y) + [frac(y) + u >= 1] and clamped to the
-    highest level, since y + u may round up to the next integer in floating point.
+    Deviations: none in exact arithmetic. floor(y + u) is computed as floor(y) + [frac(y) + u >= 1] and clamped to the
+    highest level, because y + u may round up to the next integer in floating point.
     """
 
     bits: int
+    is_deterministic = False
     checks_by_norm = True
     examples = ({"bits": 5}, {"bits": 2}, {"bits": 20})
 
@@ -174,17 +173,12 @@ class gsgd(Compressor):
         settle(self, bits=check_integer("bits", self.bits, 2, 31))
 
     def tau(self, d: int) -> float:
-        """1 + omega of the unbiased operator: the factor that makes it a contraction."""
+        """1 + omega of the unbiased operator, by which it is divided."""
         return 1 + qsgd(1 << (self.bits - 1)).omega(d)
 
     def alpha(self, d: int) -> float:
         """1 / tau."""
         return 1 / self.tau(d)
-
-    @property
-    def is_deterministic(self) -> bool:
-        """No: the dither is random."""
-        return False
 
     def compress(self, x: Tensor, draw: Draw, layout: Layout) -> Levels:
         """Dither each block."""
@@ -192,16 +186,14 @@ class gsgd(Compressor):
 
 
 def dither(x: Tensor, draw: Draw, layout: Layout, highest: int, tau: float) -> Levels:
-    """||x|| / tau * sign(x) / highest * floor(highest |x| / ||x|| + u), with the norm of each block."""
+    """||x|| / tau * sign(x) / highest * floor(highest |x| / ||x|| + u) on each block."""
     if x.dtype == torch.float32 and highest > _MOST_FLOAT32:
-        raise InputError(f"float32 tells at most {_MOST_FLOAT32:,} levels apart, got {highest:,}; use float64.")
+        raise InputError(f"float32 allows at most {_MOST_FLOAT32:,} levels, got {highest:,}; use float64.")
     u = draw.uniform(x.shape[1], x.dtype)
     norm = block_norms(x, layout)
     scale = norm / (tau * highest)
-    check_magnitude(
-        norm + scale * (1.001 * highest), x.shape[0], x
-    )  # short of the limit, so that no rounding passes it
-    # A zero block divides by 1 and keeps its zeros. The reciprocal is not used: 1 / 1e-40 is infinite.
+    check_magnitude(norm + scale * (1.001 * highest), x.shape[0], x)  # 1.001 leaves room for rounding
+    # A zero block is divided by 1 and stays zero. The reciprocal is not used: 1 / 1e-40 is infinite.
     divisor = layout.spread(norm.where(norm > 0, 1))
     levels = torch.empty(x.shape, dtype=integer_dtype(highest), device=x.device)
     step = max(1, x.shape[1] if x.is_cuda else _CHUNK // x.shape[0])
@@ -215,14 +207,14 @@ def dither(x: Tensor, draw: Draw, layout: Layout, highest: int, tau: float) -> L
 
 
 def block_norms(x: Tensor, layout: Layout) -> Tensor:
-    """||x|| of each block, (rows, blocks), without overflow or underflow of the squares."""
+    """(rows, blocks): ||x|| of each block, without overflow or underflow of the squares."""
     parts = layout.split(x)
-    if x.is_cuda and x.dtype == torch.float32:  # no square is lost in float64, and nothing need be looked at
+    if x.is_cuda and x.dtype == torch.float32:  # squares of float32 neither overflow nor underflow in float64
         wide: Tensor = torch.linalg.vector_norm(parts, dim=1, dtype=torch.float64)
         return wide.to(x.dtype).view(x.shape[0], layout.blocks)
     norms: Tensor = torch.linalg.vector_norm(parts, dim=1)
     doubtful = (norms < 1e-12) | (norms > 1e18)
-    if doubtful.any():  # squares may have been lost: take these norms again, in units of the block's largest entry
+    if doubtful.any():  # squares may have under- or overflowed: rescale these blocks by their largest entry
         again = parts[doubtful]
         largest = again.abs().amax(dim=1, keepdim=True)
         largest = largest.where(largest > 0, 1)
@@ -231,13 +223,6 @@ def block_norms(x: Tensor, layout: Layout) -> Tensor:
 
 
 def integer_dtype(highest: int) -> torch.dtype:
-    """The smallest signed integer type that holds -2 highest .. 2 highest (levels are shifted up to be packed)."""
-    return (
-        torch.int8
-        if highest < 64
-        else torch.int16
-        if highest < 1 << 14
-        else torch.int32
-        if highest < 1 << 30
-        else torch.int64
-    )
+    """The smallest signed type that holds [-2 highest, 2 highest]; levels are shifted by `highest` to be packed."""
+    limits = ((64, torch.int8), (1 << 14, torch.int16), (1 << 30, torch.int32))
+    return next((dtype for limit, dtype in limits if highest < limit), torch.int64)

@@ -1,4 +1,4 @@
-"""Natural compression: each coordinate becomes a power of two."""
+"""Natural compression: each coordinate is rounded at random to a power of two."""
 
 from dataclasses import dataclass, replace
 from typing import ClassVar, Self
@@ -16,21 +16,21 @@ from gossamer.errors import CodecError
 from gossamer.registry import compressors
 from gossamer.streams import Draw
 
-_FURTHEST = 254  # codes: 0 is zero, c is the c-th power of two from the row's largest downwards
+_FURTHEST = 254  # code 0 is zero; code c is the c-th power of two, counted down from the largest of the row
 _WIDTH = 9
 _LARGEST = {torch.float32: 127, torch.float64: 1023}
 
 
 @dataclass(frozen=True, eq=False)
 class Powers(Message):
-    """The largest exponent of each row, and for each coordinate a sign and how many powers of two it lies below."""
+    """The largest exponent of each row; for each coordinate, a sign and the difference to that exponent."""
 
     top: Tensor
-    """(rows,), int64: the exponent that code 1 stands for."""
+    """(rows,), int64: the exponent of code 1."""
     codes: Tensor
     """(rows, d), int16, from -254 to 254."""
     factor: Tensor
-    """(1,): what all values are multiplied by."""
+    """(1,): a factor of all values."""
     kind: ClassVar[int] = 5
 
     @property
@@ -44,17 +44,17 @@ class Powers(Message):
         return self.factor.dtype
 
     def _dense(self) -> Tensor:
-        # 2^e in float64 and from there to the message's type: its own powers of two end at 2^-126.
+        # 2^e is computed in float64, because ldexp in float32 ends at 2^-126.
         exponent = self.top[:, None] + 1 - self.codes.abs()
         power = torch.ldexp(self.codes.sign().double(), exponent) * self.factor.double()
         return power.to(self.dtype)
 
     def times(self, factor: float) -> Self:
-        """The common factor times the factor."""
+        """Multiply the common factor."""
         return replace(self, factor=self.factor * factor)
 
     def payload_size(self) -> int:
-        """Factor, largest exponent, and 9 bits a coordinate."""
+        """Bytes of the factor, the largest exponent, and 9 bits per coordinate."""
         return self.factor.element_size() + 2 + packed_size(self.shape[1], _WIDTH)
 
     def _heads(self) -> list[bytes]:
@@ -62,55 +62,53 @@ class Powers(Message):
         return [factor + int(top).to_bytes(2, "little", signed=True) for top in self.top.tolist()]
 
     def fixed(self) -> list[bytes]:
-        """Each row's factor and largest exponent, then its codes."""
+        """For each row its factor and largest exponent, then its codes."""
         packed = pack((self.codes + _FURTHEST).cpu().numpy(), _WIDTH)
         return [head + row.tobytes() for head, row in zip(self._heads(), packed, strict=True)]
 
     def entropy(self) -> list[bytes]:
-        """The same, with the codes entropy-coded."""
+        """As `fixed`, with entropy-coded codes."""
         codes = self.codes.cpu().numpy()
         return [head + encode_signed(row, _FURTHEST) for head, row in zip(self._heads(), codes, strict=True)]
 
     @classmethod
     def parse(cls, reader: Reader, entropy: bool, d: int, dtype: torch.dtype) -> Self:
-        """Read exponents back."""
+        """Decode factor, largest exponent and codes."""
         factor = reader.floats(1, dtype)
         top = int.from_bytes(reader.take(2), "little", signed=True)
         codes = decode_signed(reader.rest(), d) if entropy else unpack(reader.rest(), d, _WIDTH) - _FURTHEST
         if np.abs(codes).max() > _FURTHEST or top > _LARGEST[dtype] or abs(factor[0]) > 1:
-            raise CodecError("An exponent is out of range.")
+            raise CodecError(f"Invalid exponent: code {np.abs(codes).max()} below 2^{top}, times {factor[0]:g}.")
         return cls(torch.tensor([top]), torch.from_numpy(codes.astype(np.int16)[None]), torch.from_numpy(factor))
 
     @property
     def bits_nominal(self) -> int:
-        """9 bits a coordinate: a sign and the exponent of a float32."""
+        """9 bits per coordinate: a sign and the exponent of a float32."""
         return _WIDTH * self.shape[1]
 
 
 @compressors.register("natural")
 @dataclass(frozen=True)
 class natural(Compressor):
-    """Each coordinate goes to the power of two below or above it, at random so that the mean is kept.
+    """Rounds each coordinate to the power of two below or above it, at random so that the mean is kept.
 
     (Horvath et al., *Natural Compression for Distributed Deep Learning*, 2019.) Unbiased with omega = 1/8. Coordinates
-    2^253 times smaller than the row's largest become zero, and powers stop at the largest that the type can hold.
+    more than 2^253 times smaller than the largest of the row become zero. The largest power is that of the dtype.
     """
 
+    is_deterministic = False
+    is_unbiased = True
+
     def omega(self, d: int) -> float:
-        """1/8, whatever d."""
+        """1/8 for every d."""
         return 1 / 8
 
     def alpha(self, d: int) -> float:
         """1 - omega = 7/8."""
         return 1 - self.omega(d)
 
-    @property
-    def is_deterministic(self) -> bool:
-        """No."""
-        return False
-
     def compress(self, x: Tensor, draw: Draw, layout: Layout) -> Powers:
-        """Round each exponent; blocks make no difference, since no norm is used."""
+        """Round each exponent. Blocks make no difference, because no norm is used."""
         mantissa, exponent = torch.frexp(x.double().abs())  # |x| = mantissa 2^exponent, mantissa in [1/2, 1)
         up = draw.uniform(x.shape[1], x.dtype) < 2 * mantissa - 1
         power = (exponent - 1 + up).clamp(max=_LARGEST[x.dtype]).long()

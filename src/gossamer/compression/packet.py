@@ -1,13 +1,45 @@
-"""The packet: all that one client sends each neighbour in one exchange, and the unit in which bits are counted.
+"""The packet: all that one client sends to each neighbour in one exchange. Counted bits are 8 x its length in bytes.
 
-    0xB1 (magic and version) | run (4 bytes) | round* | client* | d* | dtype, number of messages, 128 for a stop
-    the round to stop at*, if one is agreed on
-    for each message:  kind, +128 if entropy-coded | payload length*
-    the payloads | CRC-32 of all before it
+Byte layout, in order. A varint holds 7 bits per byte, lowest first; other integers are little-endian.
 
-Starred numbers are varints, the others little-endian. A packet knows its own length, so it can be found at the start of
-a larger buffer. Nothing read from the network is trusted: `decode` checks the checksum, and every field before it uses
-it.
+=============  =======  =====================================================  =================================
+field          type     content                                                checked by `decode`
+=============  =======  =====================================================  =================================
+magic          1 byte   0xB1: magic number and version                         equals 0xB1
+run            uint32   the run that the packet belongs to                     (by the receiver)
+round          varint   the round, below 2^63                                  shortest form, at most 63 bits
+client         varint   the sender, below 2^63                                 shortest form, at most 63 bits
+d              varint   coordinates of every message                           at least 1; `d` and `max_bytes`
+flags          1 byte   bits 0-3: number of messages, 1 to 15                  at least 1
+                        bit 4: 0 for float32, 1 for float64                    equals `dtype`, if given
+                        bits 5-6: number of the exchange in the round, mod 4   (by the receiver)
+                        bit 7: whether `stop` follows
+stop           varint   the round to stop at; only if bit 7 of `flags` is set  shortest form, at most 63 bits
+per message:
+  kind         1 byte   bits 0-6: `Message.kind`; bit 7: entropy-coded         known kind; has an entropy codec
+  length       varint   bytes of its payload                                   sum matches the buffer's length
+payloads       bytes    one after another, each as its `Message` class writes  `Message.parse` uses all its bytes
+checksum       uint32   CRC-32 of all bytes before it                          equals the computed CRC-32
+=============  =======  =====================================================  =================================
+
+====  =======  =====================================================================================================
+kind  class    payload in fixed width; floats are of the packet's dtype, packed integers start at the lowest bit
+====  =======  =====================================================================================================
+1     Dense    d floats
+2     Levels   varint 2 highest + (1 if there are blocks), layout (only then), a float per block, packed levels
+3     Sparse   varint k, k floats, k packed indices
+4     Signs    layout, a float per block, d bits
+5     Powers   float factor, int16 largest exponent, d packed codes of 9 bits
+6     Seeded   varint k, layout, 7-byte seed, k floats per block (all of a shorter one)
+7     Silence  nothing
+====  =======  =====================================================================================================
+
+A layout is the varint 0 for a single block; otherwise the block size, the number of tensors and their sizes, varints.
+An entropy-coded payload ends in the bytes of `coding.entropy` instead of packed integers or bits.
+
+The lengths are in the header, so a packet can be found at the start of a larger buffer. Nothing that is read from the
+network is trusted: the header is checked as it is read, then the length of the buffer, then the checksum, then `d`,
+`dtype` and `max_bytes`. Only then are payloads parsed.
 """
 
 import zlib
@@ -30,41 +62,46 @@ from gossamer.compression.sparse import Seeded, Sparse
 from gossamer.errors import CodecError, InputError
 
 _FIRST = 0xB1
-_FIXED = 1 + 4 + 1 + 4  # magic and version, run, dtype and count, checksum
-_DTYPES = {0: torch.float32, 1: torch.float64}
+_FIXED = 1 + 4 + 1 + 4  # magic, run, flags, checksum
+_DTYPES = (torch.float32, torch.float64)
 _CODED = 128
 _STOP = 128
 _MOST_MESSAGES = 15
 _MOST_BYTES = 1 << 24  # 4 million float32 coordinates, decoded in well under a second
 
+EXCHANGES = 4
+"""A packet carries the number of its exchange modulo this; the header has two bits for it."""
+
 message_kinds: dict[int, type[Message]] = {m.kind: m for m in (Dense, Levels, Sparse, Signs, Powers, Seeded, Silence)}
-"""Which class reads which kind of message; other packages add theirs, from 64 to 127."""
+"""The class that reads each kind of message. Other packages add theirs under 64 to 127."""
 
 
 @dataclass(frozen=True)
 class Packet:
-    """What `decode` found: whose packet it is, and its one-row messages in their order."""
+    """A decoded packet: the fields of its header, and its one-row messages in order."""
 
     run: int
     round: int
     client: int
     messages: tuple[Message, ...]
     stop: int | None = None
-    """The round that all clients are to stop at, once one of them was told to."""
+    """The round at which all clients stop, if a stop was requested."""
+    exchange: int = 0
+    """The number of the exchange within the round, modulo `EXCHANGES`."""
 
     def dense(self) -> Tensor:
-        """The numbers of a packet that holds one message, (1, d)."""
+        """The decoded values of a packet with a single message, (1, d)."""
         if len(self.messages) != 1:
-            raise CodecError(f"The packet holds {len(self.messages)} messages; take `messages[i].dense()`.")
+            raise CodecError(f"The packet holds {len(self.messages)} messages; use `messages[i].dense()`.")
         return self.messages[0].dense()
 
 
 def sizes(
     messages: Sequence[Message], round: int, clients: Sequence[int], codec: Codec = "fixed"
 ) -> npt.NDArray[np.int64]:
-    """The length in bytes of each row's packet; in fixed width it is known without encoding.
+    """The length in bytes of each row's packet. With the fixed codec nothing has to be encoded.
 
-    `clients` are the clients of the first rows; further rows (more seeds) repeat them.
+    `clients` names the clients of the first rows; further rows (more seeds) repeat them.
     """
     rows, d = messages[0].shape
     round, clients = int(round), [int(client) for client in clients]
@@ -80,7 +117,7 @@ def sizes(
 
 
 def stop_size(stop: int | None) -> int:
-    """Bytes that a round to stop at adds to a packet."""
+    """Bytes that a requested stop adds to a packet."""
     return 0 if stop is None else varint_size(stop)
 
 
@@ -92,26 +129,38 @@ def encode(
     clients: Sequence[int],
     codec: Codec = "fixed",
     stop: int | None = None,
+    exchange: int = 0,
 ) -> list[bytes]:
-    """One packet a row; row r is the packet of `clients[r]`."""
+    """One packet per row.
+
+    Args:
+        messages: 1 to 15 messages of one shape and dtype.
+        run: Identifies the run, below 2^32.
+        round: The round.
+        clients: The sender of each row's packet.
+        codec: `"fixed"`, `"entropy"`, or `"auto"` for the shorter of the two.
+        stop: The round at which all clients stop, if a stop was requested.
+        exchange: The number of the exchange within the round. The packet carries it modulo `EXCHANGES`, in bits that
+            are otherwise unused, so it never changes the length.
+    """
     if not 1 <= len(messages) <= _MOST_MESSAGES:
         raise InputError(f"A packet holds 1 to {_MOST_MESSAGES} messages, got {len(messages)}.")
     if len(clients) != messages[0].shape[0]:
-        raise InputError(f"The messages have {messages[0].shape[0]} rows, but {len(clients)} clients were named.")
-    run, round, clients = int(run), int(round), [int(client) for client in clients]
-    if run >> 32 or (round | min(clients) | max(clients)) >> 63:  # a negative number has bits above any place
+        raise InputError(f"The messages have {messages[0].shape[0]} rows, but `clients` has {len(clients)}.")
+    run, round, exchange, clients = int(run), int(round), int(exchange), [int(client) for client in clients]
+    if run >> 32 or (round | exchange | min(clients) | max(clients)) >> 63:  # also true for a negative number
         raise InputError(
-            f"`run` is of 32 bits, `round` and `client` of 63; got {run}, {round}, {min(clients)} or more."
+            "`run` must be in [0, 2^32), `round`, `exchange` and `clients` in [0, 2^63); got "
+            f"run={run}, round={round}, exchange={exchange}, clients from {min(clients)} to {max(clients)}."
         )
     if any((message.shape, message.dtype) != (messages[0].shape, messages[0].dtype) for message in messages[1:]):
-        raise InputError("The messages of a packet must be of one shape and one dtype.")
+        raise InputError("The messages of a packet must have the same shape and dtype.")
     d, dtype = messages[0].shape[1], messages[0].dtype
-    code = next(number for number, known in _DTYPES.items() if known == dtype)
     payloads = [message.payloads(codec) for message in messages]
     kinds = [message.kinds() for message in messages]
     start = bytes([_FIRST]) + run.to_bytes(4, "little") + varint(round)
-    middle = varint(d) + bytes([code << 4 | len(messages) | (0 if stop is None else _STOP)])
-    middle += b"" if stop is None else varint(stop)
+    flags = len(messages) | _DTYPES.index(dtype) << 4 | exchange % EXCHANGES << 5
+    middle = varint(d) + (bytes([flags]) if stop is None else bytes([flags | _STOP]) + varint(stop))
     packets = []
     for row, client in enumerate(clients):
         parts = [start, varint(client), middle]
@@ -127,50 +176,53 @@ def encode(
 def decode(
     buffer: bytes, *, d: int | None = None, dtype: torch.dtype | None = None, max_bytes: int | None = None
 ) -> Packet:
-    """The packet in `buffer`, or a CodecError that says what is wrong with it.
+    """Decode one packet.
 
-    A packet of a few bytes may claim any number of coordinates, since zeros compress to nothing. The claim is checked
-    before memory is allocated for it: give `d` where it is known.
+    A packet of a few bytes can claim any number of coordinates, because zeros compress to nothing. The claim is checked
+    before memory is allocated for it, so pass `d` where it is known.
 
     Args:
         buffer: The bytes of one packet.
-        d: How many coordinates are expected; another number is refused.
-        dtype: The type that is expected; another is refused.
-        max_bytes: Refuse messages whose decoded numbers take more bytes than this together. The default is 16 MiB
-            (4 million float32 coordinates in one message); with `d`, which bounds the size itself, there is no limit.
+        d: The expected number of coordinates.
+        dtype: The expected type.
+        max_bytes: The most bytes that the decoded values of all messages may take. The default is 16 MiB (4 million
+            float32 coordinates in one message), or no limit if `d` is given, which bounds the size already.
+
+    Raises:
+        CodecError: If the bytes are not a valid packet, or not the expected one.
     """
     if not isinstance(buffer, bytes | bytearray | memoryview):
-        raise CodecError(f"A packet is bytes, got {type(buffer).__name__}.")
+        raise CodecError(f"A packet must be bytes, got {type(buffer).__name__}.")
     buffer = bytes(buffer)
     header = _header(buffer)
     if len(buffer) < header.length:
-        raise CodecError(f"The packet ends {header.length - len(buffer)} bytes too soon.")
+        raise CodecError(f"The packet is {header.length - len(buffer)} bytes too short.")
     if len(buffer) > header.length:
-        raise CodecError(f"{len(buffer) - header.length} bytes follow the end.")
+        raise CodecError(f"{len(buffer) - header.length} unexpected bytes follow the packet.")
     if zlib.crc32(memoryview(buffer)[:-4]) != int.from_bytes(buffer[-4:], "little"):
-        raise CodecError("The checksum of the packet does not fit its bytes.")
+        raise CodecError("The checksum of the packet does not match its content.")
     if d is not None and header.d != d:
-        raise CodecError(f"{d} coordinates were expected, but the packet is of {header.d}.")
+        raise CodecError(f"Expected {d} coordinates, but the packet has {header.d}.")
     if dtype is not None and header.dtype != dtype:
-        raise CodecError(f"{dtype} was expected, but the packet is of {header.dtype}.")
+        raise CodecError(f"Expected {dtype}, but the packet has {header.dtype}.")
     if max_bytes is None and d is None:
         max_bytes = _MOST_BYTES
     if max_bytes is not None and (claim := len(header.messages) * header.d * header.dtype.itemsize) > max_bytes:
         raise CodecError(
-            f"The packet claims {claim:,} bytes of numbers ({header.d:,} coordinates), above the limit of "
-            f"{max_bytes:,}; if that is expected, pass `d={header.d}` or a larger `max_bytes`."
+            f"The packet claims {claim:,} bytes of values ({header.d:,} coordinates), above the limit of "
+            f"{max_bytes:,}; if this is expected, pass `d={header.d}` or a larger `max_bytes`."
         )
     reader = Reader(buffer, header.end)
     messages = []
     for kind, coded, length in header.messages:
         if kind not in message_kinds:
-            raise CodecError(f"Messages of kind {kind} are unknown here.")
+            raise CodecError(f"Unknown kind of message {kind}.")
         messages.append(_parse(message_kinds[kind], Reader(reader.take(length)), coded, header.d, header.dtype))
-    return Packet(header.run, header.round, header.client, tuple(messages), header.stop)
+    return Packet(header.run, header.round, header.client, tuple(messages), header.stop, header.exchange)
 
 
 def length(buffer: bytes) -> int:
-    """The length of the packet that `buffer` begins with, as its header says; the buffer may be longer, or cut off."""
+    """The length of the packet at the start of `buffer`, read from its header alone."""
     return _header(buffer).length
 
 
@@ -182,10 +234,11 @@ class _Header:
     d: int
     dtype: torch.dtype
     stop: int | None
+    exchange: int
     messages: tuple[tuple[int, bool, int], ...]
-    """Of each message: kind, whether it is entropy-coded, and the length of its payload."""
+    """For each message: its kind, whether it is entropy-coded, and the length of its payload."""
     end: int
-    """Where the payloads begin."""
+    """Offset of the first payload."""
 
     @property
     def length(self) -> int:
@@ -194,27 +247,27 @@ class _Header:
 
 def _header(buffer: bytes) -> _Header:
     if len(buffer) < _FIXED + 5:
-        raise CodecError(f"A packet has at least {_FIXED + 5} bytes, got {len(buffer)}.")
+        raise CodecError(f"A packet needs at least {_FIXED + 5} bytes, got {len(buffer)}.")
     if buffer[0] != _FIRST:
-        raise CodecError(f"A packet of this version begins with {_FIRST:#x}, got {buffer[0]:#x}.")
+        raise CodecError(f"Invalid first byte {buffer[0]:#x}; expected {_FIRST:#x}.")
     reader = Reader(buffer, 1)
     run = int.from_bytes(reader.take(4), "little")
     round, client, d = reader.varint(), reader.varint(), reader.varint()
-    byte = reader.take(1)[0]
-    code, count = divmod(byte & ~_STOP, 16)
-    if code not in _DTYPES or count == 0 or d == 0:
-        raise CodecError(f"The header is impossible: dtype {code}, {count} messages, {d} coordinates.")
-    stop = reader.varint() if byte & _STOP else None
+    flags = reader.take(1)[0]
+    count, dtype, exchange = flags & 15, _DTYPES[flags >> 4 & 1], flags >> 5 & 3
+    if count == 0 or d == 0:
+        raise CodecError(f"Invalid header: {count} messages of {d} coordinates; expected at least 1 of each.")
+    stop = reader.varint() if flags & _STOP else None
     heads = []
     for _ in range(count):
         coded, kind = divmod(reader.take(1)[0], _CODED)
         heads.append((kind, bool(coded), reader.varint()))
-    return _Header(run, round, client, d, _DTYPES[code], stop, tuple(heads), reader.at)
+    return _Header(run, round, client, d, dtype, stop, exchange, tuple(heads), reader.at)
 
 
 def _parse(kind: type[Message], payload: Reader, coded: bool, d: int, dtype: torch.dtype) -> Message:
     if coded and kind.entropy is Message.entropy:
-        raise CodecError(f"Messages of kind {kind.kind} are never entropy-coded.")
+        raise CodecError(f"Messages of kind {kind.kind} have no entropy codec.")
     message = kind.parse(payload, coded, d, dtype)
     payload.end()
     return message

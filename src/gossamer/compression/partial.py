@@ -1,4 +1,4 @@
-"""Messages that only some of the clients send: a packet then says that nothing comes."""
+"""Messages that only some clients send. The packets of the others hold a `Silence`, which has no payload."""
 
 from dataclasses import dataclass
 from typing import ClassVar, Self
@@ -14,7 +14,7 @@ from gossamer.compression.coding.wire import Reader
 
 @dataclass(frozen=True, eq=False)
 class Silence(Message):
-    """Nothing: zero, in no bytes."""
+    """A zero vector, encoded in 0 bytes."""
 
     rows: int
     d: int
@@ -28,27 +28,27 @@ class Silence(Message):
 
     @property
     def dtype(self) -> torch.dtype:
-        """The type of the numbers that others would have sent."""
+        """The type of the zeros."""
         return self.type
 
     def _dense(self) -> Tensor:
         return torch.zeros(self.rows, self.d, dtype=self.type)
 
     def times(self, factor: float) -> Self:
-        """Still nothing."""
+        """Zero stays zero."""
         return self
 
     def payload_size(self) -> int:
-        """None at all."""
+        """0."""
         return 0
 
     def fixed(self) -> list[bytes]:
-        """No bytes."""
+        """Empty payloads."""
         return [b""] * self.rows
 
     @classmethod
     def parse(cls, reader: Reader, entropy: bool, d: int, dtype: torch.dtype) -> Self:
-        """Nothing to read."""
+        """Decode an empty payload."""
         return cls(1, d, dtype)
 
     @property
@@ -59,7 +59,7 @@ class Silence(Message):
 
 @dataclass(frozen=True, eq=False)
 class Partial(Message):
-    """A message of which only the rows in `sent` leave; the others are silent. Neighbours read one or the other."""
+    """A message of which only the rows in `sent` are sent; neighbours receive a `Silence` for the others."""
 
     message: Message
     sent: Tensor
@@ -73,7 +73,7 @@ class Partial(Message):
 
     @property
     def dtype(self) -> torch.dtype:
-        """That of the message."""
+        """The type of the message."""
         return self.message.dtype
 
     def _dense(self) -> Tensor:
@@ -81,40 +81,40 @@ class Partial(Message):
         return torch.where(self.sent[:, None], dense, torch.zeros_like(dense))
 
     def times(self, factor: float) -> Self:
-        """The message times the factor."""
+        """Multiply the message."""
         return type(self)(self.message.times(factor), self.sent)
 
     def payload_size(self) -> int:
-        """Of a row that is sent."""
+        """Bytes of a row that is sent."""
         return self.message.payload_size()
 
     def payload_sizes(self) -> npt.NDArray[np.int64]:
-        """None where nothing is sent."""
+        """As the message, and 0 for rows that are not sent."""
         return np.where(self.sent.cpu().numpy(), self.message.payload_sizes(), 0)
 
     def fixed(self) -> list[bytes]:
-        """Each row's payload, or none."""
+        """As the message, and empty for rows that are not sent."""
         return [row if sent else b"" for row, sent in zip(self.message.fixed(), self.sent.tolist(), strict=True)]
 
     def payloads(self, codec: Codec) -> list[Payload]:
-        """Each row's payload under a codec, or none."""
+        """As the message, and empty for rows that are not sent."""
         rows = zip(self.message.payloads(codec), self.sent.tolist(), strict=True)
         return [row if sent else (False, b"") for row, sent in rows]
 
     def kinds(self) -> list[int]:
-        """The message's own, or that of silence."""
+        """The kind of the message, or of `Silence`."""
         return [self.message.kind if sent else Silence.kind for sent in self.sent.tolist()]
 
     @classmethod
     def parse(cls, reader: Reader, entropy: bool, d: int, dtype: torch.dtype) -> Self:
-        """Never: a packet holds the message, or silence."""
+        """Not used: a packet holds the message or a `Silence`."""
         raise NotImplementedError
 
     @property
     def bits_nominal(self) -> int:
-        """Of a row that is sent."""
+        """Bits of a row that is sent."""
         return self.message.bits_nominal
 
     def bits_nominal_of_rows(self) -> npt.NDArray[np.int64]:
-        """0 where nothing is sent."""
+        """As the message, and 0 for rows that are not sent."""
         return np.where(self.sent.cpu().numpy(), self.message.bits_nominal, 0)

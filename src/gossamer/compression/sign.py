@@ -1,4 +1,4 @@
-"""Signs: one bit a coordinate."""
+"""Sign compression: one bit per coordinate."""
 
 from dataclasses import dataclass, replace
 from typing import ClassVar, Self
@@ -19,7 +19,7 @@ from gossamer.streams import Draw
 
 @dataclass(frozen=True, eq=False)
 class Signs(Message):
-    """One scale a block, and for each coordinate whether it is minus or plus the scale."""
+    """One scale per block; each coordinate is plus or minus that scale."""
 
     scale: Tensor
     """(rows, blocks)."""
@@ -35,7 +35,7 @@ class Signs(Message):
 
     @property
     def dtype(self) -> torch.dtype:
-        """The type of the scale."""
+        """The type of the scales."""
         return self.scale.dtype
 
     def _dense(self) -> Tensor:
@@ -43,40 +43,40 @@ class Signs(Message):
         return torch.where(self.negative, -scale, scale)
 
     def times(self, factor: float) -> Self:
-        """The scales times the factor."""
+        """Multiply the scales."""
         return replace(self, scale=self.scale * factor)
 
     def payload_size(self) -> int:
-        """The scales and a bit a coordinate."""
+        """Bytes of the scales, and one bit per coordinate."""
         return len(self.layout.head()) + self.scale.shape[1] * self.scale.element_size() + packed_size(self.shape[1], 1)
 
     def fixed(self) -> list[bytes]:
-        """Each row's scales, then its signs, eight a byte."""
+        """For each row its scales, then its signs, eight per byte."""
         head, scales = self.layout.head(), float_bytes(self.scale)
         packed = np.packbits(self.negative.cpu().numpy(), axis=1, bitorder="little")
         return [head + scale + row.tobytes() for scale, row in zip(scales, packed, strict=True)]
 
     def entropy(self) -> list[bytes]:
-        """Each row's scales, then its signs: shorter where one sign prevails."""
+        """For each row its scales, then its entropy-coded signs; shorter if one sign is more frequent."""
         head, scales = self.layout.head(), float_bytes(self.scale)
         bits = self.negative.cpu().numpy().astype(np.int64)
         return [head + scale + encode_unsigned(row) for scale, row in zip(scales, bits, strict=True)]
 
     @classmethod
     def parse(cls, reader: Reader, entropy: bool, d: int, dtype: torch.dtype) -> Self:
-        """Read scales and signs back."""
+        """Decode scales and signs."""
         layout = Layout.parse(reader, d)
         scale = reader.floats(layout.blocks, dtype)
         if scale.min() < 0:
-            raise CodecError("A scale is negative.")
+            raise CodecError(f"Invalid scale {scale.min():g}; expected 0 or more.")
         bits = decode_unsigned(reader.rest(), d) if entropy else unpack(reader.rest(), d, 1)
         if bits.max() > 1:
-            raise CodecError(f"A sign of {bits.max()} cannot be.")
+            raise CodecError(f"Invalid sign symbol {bits.max()}; expected 0 or 1.")
         return cls(torch.from_numpy(scale[None]), torch.from_numpy(bits.astype(bool)[None]), layout)
 
     @property
     def bits_nominal(self) -> int:
-        """One bit a coordinate."""
+        """One bit per coordinate."""
         return self.shape[1]
 
 
@@ -85,18 +85,15 @@ class Signs(Message):
 class sign(Compressor):
     """C(x) = (||x||_1 / d) sign(x): signs, scaled by the mean magnitude (Karimireddy et al., 2019).
 
-    ||C(x) - x||^2 = ||x||^2 - ||x||_1^2 / d, so alpha is 1 / d at the worst (a vector with one entry) and 1 at the
-    best (entries of one size). The sign of zero is plus.
+    ||C(x) - x||^2 = ||x||^2 - ||x||_1^2 / d, so alpha is 1 / d in the worst case (one non-zero entry) and 1 in the best
+    (entries of equal magnitude). Zero counts as positive.
     """
+
+    is_deterministic = True
 
     def alpha(self, d: int) -> float:
         """1 / d."""
         return 1 / d
-
-    @property
-    def is_deterministic(self) -> bool:
-        """Yes."""
-        return True
 
     def compress(self, x: Tensor, draw: Draw, layout: Layout) -> Signs:
         """The signs, and the mean magnitude of each block."""

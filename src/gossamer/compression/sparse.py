@@ -1,4 +1,4 @@
-"""Sparsification: a few coordinates as they are, the rest zero."""
+"""Sparsification: a few coordinates at full precision; all others become zero."""
 
 from dataclasses import dataclass, replace
 from typing import ClassVar, Self
@@ -21,7 +21,7 @@ _SEED_BYTES = 7
 
 @dataclass(frozen=True, eq=False)
 class Sparse(Message):
-    """k indices a row, rising, and their values."""
+    """k ascending indices per row, and their values."""
 
     indices: Tensor
     """(rows, k), int64."""
@@ -44,26 +44,26 @@ class Sparse(Message):
         return self.values.new_zeros(self.shape).scatter_(1, self.indices, self.values)
 
     def times(self, factor: float) -> Self:
-        """The values times the factor."""
+        """Multiply the values."""
         return replace(self, values=self.values * factor)
 
     @property
     def k(self) -> int:
-        """How many coordinates a row keeps."""
+        """The number of coordinates that a row keeps."""
         return self.indices.shape[1]
 
     def payload_size(self) -> int:
-        """The number of coordinates, the values and the packed indices."""
+        """Bytes of k, the values and the packed indices."""
         return varint_size(self.k) + self.k * self.values.element_size() + packed_size(self.k, index_width(self.d))
 
     def fixed(self) -> list[bytes]:
-        """Each row's k, its values, then its indices of ceil(log2 d) bits."""
+        """For each row k, its values, then its indices of ceil(log2 d) bits."""
         head = varint(self.k)
         packed = pack(self.indices.cpu().numpy(), index_width(self.d))
         return [head + values + row.tobytes() for values, row in zip(float_bytes(self.values), packed, strict=True)]
 
     def entropy(self) -> list[bytes]:
-        """The same, with the gaps between the indices entropy-coded."""
+        """As `fixed`, with entropy-coded gaps between the indices."""
         head = varint(self.k)
         gaps = np.diff(self.indices.cpu().numpy(), axis=1, prepend=-1) - 1
         return [
@@ -72,20 +72,20 @@ class Sparse(Message):
 
     @classmethod
     def parse(cls, reader: Reader, entropy: bool, d: int, dtype: torch.dtype) -> Self:
-        """Read indices and values back; indices that do not rise or are not below d are refused."""
+        """Decode indices and values."""
         k = reader.varint()
         if not 1 <= k <= d:
-            raise CodecError(f"{k} of {d} coordinates cannot be kept.")
+            raise CodecError(f"Invalid k = {k}; expected 1 to {d}.")
         values = reader.floats(k, dtype)
         if entropy:
             gaps = decode_unsigned(reader.rest(), k)
             if (gaps >= d).any():
-                raise CodecError(f"A gap of {gaps.max()} is beyond {d} coordinates.")
+                raise CodecError(f"Invalid gap {gaps.max()} between indices; there are {d} coordinates.")
             indices = np.cumsum(gaps + 1) - 1
         else:
             indices = unpack(reader.rest(), k, index_width(d)).astype(np.int64)
         if indices[-1] >= d or (np.diff(indices) <= 0).any():
-            raise CodecError(f"Indices must rise and stay below {d}.")
+            raise CodecError(f"Indices must be ascending and below {d}.")
         return cls(torch.from_numpy(indices[None]), torch.from_numpy(values[None]), d)
 
     @property
@@ -96,12 +96,12 @@ class Sparse(Message):
 
 @dataclass(frozen=True, eq=False)
 class Seeded(Message):
-    """k values for each block of a row, and the seed from which their places are drawn."""
+    """k values for each block of a row, and the seed that determines their places."""
 
     seed: Tensor
     """(rows,), int64."""
     values: Tensor
-    """(rows, kept): k values of each block, or all of a block that has fewer coordinates."""
+    """(rows, kept): k values of each block, or all values of a shorter block."""
     k: int
     layout: Layout
     kind: ClassVar[int] = 6
@@ -121,28 +121,28 @@ class Seeded(Message):
         return self.values.new_zeros(self.shape).scatter_(1, places, self.values)
 
     def times(self, factor: float) -> Self:
-        """The values times the factor."""
+        """Multiply the values."""
         return replace(self, values=self.values * factor)
 
     def _head(self) -> bytes:
         return varint(self.k) + self.layout.head()
 
     def payload_size(self) -> int:
-        """K, the blocks, the seed and the values."""
+        """Bytes of k, the layout, the seed and the values."""
         return len(self._head()) + _SEED_BYTES + self.values.shape[1] * self.values.element_size()
 
     def fixed(self) -> list[bytes]:
-        """Each row's seed and values."""
+        """For each row k, the layout, its seed and its values."""
         head, values = self._head(), float_bytes(self.values)
         return [head + s.to_bytes(_SEED_BYTES, "little") + v for s, v in zip(self.seed.tolist(), values, strict=True)]
 
     @classmethod
     def parse(cls, reader: Reader, entropy: bool, d: int, dtype: torch.dtype) -> Self:
-        """Read seed and values back."""
+        """Decode seed and values."""
         k = reader.varint()
         layout = Layout.parse(reader, d)
         if not 1 <= k <= layout.size:
-            raise CodecError(f"{k} of {layout.size} coordinates cannot be kept.")
+            raise CodecError(f"Invalid k = {k}; expected 1 to {layout.size}.")
         seed = int.from_bytes(reader.take(_SEED_BYTES), "little")
         kept = sum(min(k, length) for length in layout.lengths)
         return cls(torch.tensor([seed]), torch.from_numpy(reader.floats(kept, dtype)[None]), k, layout)
@@ -155,13 +155,13 @@ class Seeded(Message):
 
 @dataclass(frozen=True)
 class _Keeps(Compressor):
-    """What top_k and rand_k share: how many coordinates are kept."""
+    """The settings that top_k and rand_k share."""
 
     k: int | None = None
     fraction: float | None = None
 
     def __post_init__(self) -> None:
-        if self.fraction is None and isinstance(self.k, float):  # top_k(0.1) and "top_k:0.1" are shares
+        if self.fraction is None and isinstance(self.k, float):  # top_k(0.1) and "top_k:0.1" mean a fraction
             settle(self, k=None, fraction=self.k)
         if (self.k is None) == (self.fraction is None):
             name = type(self).__name__
@@ -172,12 +172,12 @@ class _Keeps(Compressor):
             settle(self, fraction=check_unit("fraction", self.fraction))
 
     def kept(self, d: int) -> int:
-        """How many of d coordinates are kept: at least one, at most all."""
+        """The number of coordinates kept out of d: at least one, at most all."""
         wanted = self.k if self.k is not None else round((self.fraction or 0) * d)
         return min(max(1, wanted), d)
 
     def alpha(self, d: int) -> float:
-        """The share that is kept."""
+        """The fraction of coordinates that is kept."""
         return self.kept(d) / d
 
 
@@ -193,39 +193,36 @@ class top_k(_Keeps):
         fraction: Instead of k: the share of the coordinates to keep, in (0, 1]; at least one is kept.
     """
 
+    is_deterministic = True
     examples = ({"fraction": 0.1}, {"k": 3}, {"k": 1}, {"fraction": 0.25})
-
-    @property
-    def is_deterministic(self) -> bool:
-        """Yes."""
-        return True
 
     def compress(self, x: Tensor, draw: Draw, layout: Layout) -> Sparse:
         """Keep the largest of each block."""
         size = layout.split(x).abs()
         k = self.kept(layout.size)
-        # torch.topk breaks ties as it likes, so it gives only the k-th largest size; among its equals the first win.
+        # torch.topk breaks ties arbitrarily, so it gives only the k-th largest size; of equal sizes the first are kept.
         threshold = size.topk(k, dim=1).values[:, -1:]
         above = size > threshold
         equal = size == threshold
         room = k - above.sum(dim=1, keepdim=True)
         kept = layout.merge(above | (equal & (equal.cumsum(dim=1) <= room)))
-        indices = kept.nonzero()[:, 1].view(x.shape[0], -1)  # padding comes last among equals, so rows keep as many
+        indices = kept.nonzero()[:, 1].view(x.shape[0], -1)  # padding is last among equals, so rows keep equally many
         return Sparse(indices, x.gather(1, indices), layout.d)
 
 
 @compressors.register("rand_k")
 @dataclass(frozen=True)
 class rand_k(_Keeps):
-    """rand_k: keeps k coordinates drawn at random; a seed travels in place of their indices. alpha = k / d.
+    """rand_k: keeps k coordinates drawn at random; a seed is sent instead of their indices. alpha = k / d.
 
     Args:
         k: How many coordinates to keep.
         fraction: Instead of k: the share of the coordinates to keep, in (0, 1]; at least one is kept.
-        unbiased: Multiply what is kept by d / k, so that the mean is x and omega = d / k - 1.
+        unbiased: Multiply the kept values by d / k, so that the mean is x and omega = d / k - 1.
     """
 
     unbiased: bool = False
+    is_deterministic = False
     examples = ({"fraction": 0.1}, {"k": 3}, {"k": 3, "unbiased": True}, {"fraction": 0.6, "unbiased": True}, {"k": 1})
 
     def __post_init__(self) -> None:
@@ -233,21 +230,21 @@ class rand_k(_Keeps):
         check_bool("unbiased", self.unbiased)
 
     def alpha(self, d: int) -> float:
-        """The share that is kept; if unbiased, 1 - omega where omega is below 1."""
+        """k / d; if unbiased, 1 - omega, where omega must be below 1."""
         omega = self.omega(d)
         return super().alpha(d) if omega is None else contraction(self, d, omega)
 
+    @property
+    def is_unbiased(self) -> bool:
+        """As set by `unbiased`."""
+        return self.unbiased
+
     def omega(self, d: int) -> float | None:
-        """D / k - 1 if unbiased."""
+        """d / k - 1 if unbiased, else None."""
         return d / self.kept(d) - 1 if self.unbiased else None
 
-    @property
-    def is_deterministic(self) -> bool:
-        """No."""
-        return False
-
     def compress(self, x: Tensor, draw: Draw, layout: Layout) -> Seeded:
-        """Draw a seed for each row, and from it the places in each block."""
+        """Draw a seed for each row; the places in each block follow from it."""
         k, seed = self.kept(layout.size), draw.seeds()
         places = seeded_places(seed, k, layout)
         values = x.gather(1, places)
@@ -259,11 +256,11 @@ class rand_k(_Keeps):
 
 
 def seeded_places(seed: Tensor, k: int, layout: Layout) -> Tensor:
-    """(rows, kept) rising places: in each block, those of the k largest of numbers drawn with the row's seed."""
+    """(rows, kept): in each block, the ascending places of the k largest random numbers drawn with the row's seed."""
     rows = []
     for one in seed.tolist():
         uniform = keyed_uniform(one, "rand_k", layout.d)
-        if layout.blocks * layout.size > 2 * layout.d:  # short tensors beside long ones: padding would take most memory
+        if layout.blocks * layout.size > 2 * layout.d:  # padding all tensors to the longest takes too much memory
             ends = np.cumsum(layout.lengths)
             parts = [np.sort(np.argpartition(part, -min(k, len(part)))[-k:]) for part in np.split(uniform, ends[:-1])]
             rows.append(torch.from_numpy(np.concatenate(parts) + np.repeat(ends - layout.lengths, [*map(len, parts)])))
@@ -271,11 +268,11 @@ def seeded_places(seed: Tensor, k: int, layout: Layout) -> Tensor:
         drawn = layout.split(torch.from_numpy(uniform)[None]).numpy()
         chosen = np.zeros(drawn.shape, bool)
         np.put_along_axis(chosen, np.argpartition(drawn, -k, axis=1)[:, -k:], True, axis=1)
-        # A short block is padded with zeros, which come last: they are chosen only where all of the block is.
+        # A short block is padded with zeros, which are chosen only after all of its coordinates.
         rows.append(layout.merge(torch.from_numpy(chosen))[0].nonzero()[:, 0])
     return torch.stack(rows).to(seed.device)
 
 
 def index_width(d: int) -> int:
-    """Bits that an index below d takes."""
+    """Bits of an index below d."""
     return (d - 1).bit_length()

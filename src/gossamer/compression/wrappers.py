@@ -1,4 +1,4 @@
-"""Compressors made of others: scaled to contract, or applied to blocks."""
+"""Compressors built from other compressors: scaled to a contraction, or applied to blocks."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from gossamer.streams import Draw
 
 
 def _compressor(value: Any) -> Compressor:
-    """A compressor, or the description of one, as in `"qsgd:16"`."""
+    """A compressor from an instance or a description such as `"qsgd:16"`."""
     built = compressors.build(value)
     if not isinstance(built, Compressor):
         raise InputError(f"`operator` must be a compressor such as qsgd(16), got {value!r}.")
@@ -24,7 +24,7 @@ def _compressor(value: Any) -> Compressor:
 @compressors.register("scaled")
 @dataclass(frozen=True)
 class scaled(Compressor):
-    """C(x) = C'(x) / (1 + omega): the paper's way to turn an unbiased C' into a contraction (section 2.2).
+    """C(x) = C'(x) / (1 + omega), which turns an unbiased C' into a contraction (BEER, section 2.2).
 
     alpha = 1 / (1 + omega); `scaled(qsgd(16))` is `gsgd(5)`.
 
@@ -41,7 +41,7 @@ class scaled(Compressor):
 
     def __post_init__(self) -> None:
         settle(self, operator=_compressor(self.operator))
-        if self.operator.omega(2) is None:
+        if not self.operator.is_unbiased:
             raise InputError(f"`scaled` takes an unbiased compressor, such as qsgd(16), but {self.operator} is biased.")
 
     def _factor(self, d: int) -> float:
@@ -59,22 +59,22 @@ class scaled(Compressor):
         return self.operator.is_deterministic
 
     def compress(self, x: Tensor, draw: Draw, layout: Layout) -> Message:
-        """The operator's message, times 1 / (1 + omega)."""
+        """The message of the operator, divided by 1 + omega."""
         return self.operator.compress(x, draw, layout).times(self._factor(layout.size))
 
 
 @compressors.register("blockwise")
 @dataclass(frozen=True)
 class blockwise(Compressor):
-    """An operator applied to blocks of coordinates, each with its own norm; alpha and omega are those of one block.
+    """An operator applied to blocks of coordinates, each with its own norm. alpha and omega are those of one block.
 
     At a million coordinates gsgd(5) has alpha = 1/63; in blocks of 256 it has 1/2.
 
     Args:
-        operator: What is applied to each block.
-        size: Coordinates a block; the last one may be shorter.
-        tensors: Sizes of a model's tensors, in the order in which they are flattened: no block then crosses from one
-            tensor to the next.
+        operator: The compressor applied to each block.
+        size: Coordinates per block; the last block may be shorter.
+        tensors: The sizes of the model's tensors, in the order in which they are flattened; no block crosses a tensor
+            boundary.
     """
 
     operator: Compressor
@@ -102,17 +102,22 @@ class blockwise(Compressor):
         while isinstance(inner, scaled):
             inner = inner.operator
         if isinstance(inner, blockwise):
-            raise InputError(f"Blocks of blocks are not supported: {inner} is blockwise already.")
+            raise InputError(f"Blocks of blocks are not supported: {inner} is already blockwise.")
 
     def _size(self, d: int) -> int:
         return min(self.size, max(self.tensors, default=d), d)
 
     def alpha(self, d: int) -> float:
-        """That of a block."""
+        """alpha of one block."""
         return self.operator.alpha(self._size(d))
 
+    @property
+    def is_unbiased(self) -> bool:
+        """As the operator."""
+        return self.operator.is_unbiased
+
     def omega(self, d: int) -> float | None:
-        """That of a block."""
+        """omega of one block."""
         return self.operator.omega(self._size(d))
 
     @property
@@ -121,8 +126,8 @@ class blockwise(Compressor):
         return self.operator.is_deterministic
 
     def compress(self, x: Tensor, draw: Draw, layout: Layout) -> Message:
-        """The operator's message, with a norm for each block."""
+        """The message of the operator, with one norm per block."""
         d = layout.d
         if self.tensors and sum(self.tensors) != d:
-            raise InputError(f"`tensors` hold {sum(self.tensors)} coordinates together, but the vector has {d}.")
+            raise InputError(f"`tensors` sum to {sum(self.tensors)} coordinates, but the vector has {d}.")
         return self.operator.compress(x, draw, Layout(d, self._size(d), tuple(self.tensors)))

@@ -79,6 +79,9 @@ def _check_message(compressor: Compressor, x: Tensor) -> None:
 def _check_contraction(compressor: Compressor, x: Tensor) -> None:
     d = x.shape[1]
     omega = compressor.omega(d)
+    assert compressor.is_unbiased == (omega is not None), (
+        f"{compressor} states is_unbiased = {compressor.is_unbiased}, but omega = {omega}."
+    )
     bound = 1 - compressor.alpha(d) if omega is None or omega < 1 else omega
     assert omega is not None or 0 <= bound < 1, f"{compressor} states alpha = {1 - bound}, which is not in (0, 1]."
     seeds = 1 if compressor.is_deterministic else math.isqrt(_SAMPLES)

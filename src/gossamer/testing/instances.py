@@ -37,7 +37,7 @@ def instances(thing: Any, known: registry.Registry) -> Iterator[Any]:
 def _admitted(thing: Any, compressor: Compressor, settings: Any) -> Any:
     """The method with this compressor; None if it cannot use it, which it must then say, with the reason."""
     omega = compressor.omega(COORDINATES)
-    contracts, unbiased = omega is None or omega < 1, omega is not None
+    contracts, unbiased = omega is None or omega < 1, compressor.is_unbiased
     fits = {"contractive": contracts, "unbiased": unbiased, "any": contracts or unbiased}[thing.info.compressors.value]
     refusal = None
     try:

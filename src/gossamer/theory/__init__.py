@@ -1,4 +1,4 @@
-"""The theory beside the code: numbers in, numbers out."""
+"""The theory of BEER: certified and practical steps, predictions, and checks of runs against the proof."""
 
 from gossamer.theory.certificate import Certificate, certify
 from gossamer.theory.check import Checked, Finding, Measured, check_run

@@ -4,16 +4,16 @@ Step 2 of the proof needs weights s >= 0 with (eq. tbp)
 
     s'(A - I) + q'  <=  0        and        eta/2 - eta^2 L/2 - s'b1  >=  0,
 
-and under PL, with constant mu, (eq. tbp-pl), whose first is s'(A - (1 - mu eta) I) + q' <= 0. The paper goes on to
-constants that serve every network at once; here the inequalities themselves are solved, which allows larger steps.
+and under PL, with constant mu, (eq. tbp-pl), where the first one is s'(A - (1 - mu eta) I) + q' <= 0. The paper derives
+constants that hold for every network; here the inequalities are solved for one network, which allows larger steps.
 
-No linear programme is needed for it, and a floating-point one is wrong at small rho, where its tolerance swallows the
-inequalities. As linear inequalities in (s, 1) they have a 5 x 5 matrix whose entries off the diagonal are all 0 or
-less, and which does not fall apart into blocks. Such a system has a solution s >= 0 exactly if elimination without
-exchanges meets positive pivots only (a last one of 0 is allowed): then the first four rows are a nonsingular M-matrix,
-and the solution of their equations is the least of all solutions, so it leaves the fifth inequality the most. With its
-last row divided by eta, each entry of the matrix falls as eta grows, so at a given gamma what holds for one eta holds
-for all smaller ones, and bisection finds the largest.
+This needs no linear program. (A floating-point one fails at small rho, where the inequalities are smaller than its
+tolerance.) As linear inequalities in (s, 1) they have an irreducible 5 x 5 matrix without positive entries off the
+diagonal. Such a system has a solution s >= 0 exactly if elimination without row exchanges finds only positive pivots
+(the last may be 0). The first four rows are then a nonsingular M-matrix. The solution of their equations is the
+smallest of all solutions, so it leaves the most room in the fifth inequality. With its last row divided by eta, every
+entry of the matrix decreases in eta. At a given gamma, what holds for one eta therefore holds for all smaller ones, and
+bisection finds the largest.
 """
 
 from dataclasses import dataclass
@@ -27,9 +27,9 @@ from gossamer.theory.system import four_numbers, recursion
 
 @dataclass(frozen=True)
 class Certificate:
-    """Steps for BEER with the weights that prove them: everything that it takes to check the proof by hand.
+    """Steps for BEER with the weights that prove them: all that is needed to check the proof by hand.
 
-    All numbers are floats, and it is their exact values, as fractions, for which the inequalities hold.
+    All numbers are floats. The inequalities hold for their exact values, as fractions.
     """
 
     alpha: float
@@ -52,12 +52,12 @@ class Certificate:
 
     @property
     def slack(self) -> tuple[float, float, float, float, float]:
-        """By how much each of the five inequalities holds (for n = 1), Omega_1's to Omega_5's; negative where not."""
+        """The slack of the inequalities of Omega_1 to Omega_5, for n = 1; negative where one is violated."""
         one, two, three, four, five = map(float, self.exact_slack())
         return one, two, three, four, five
 
     def exact_slack(self) -> list[Fraction]:
-        """`slack` before it is rounded: -(s'(A - (1 - mu eta) I) + q') and eta/2 - eta^2 L/2 - s'b1."""
+        """`slack` without rounding: -(s'(A - (1 - mu eta) I) + q') and eta/2 - eta^2 L/2 - s'b1."""
         alpha, rho, C, L, gamma, lr = map(Fraction, (self.alpha, self.rho, self.C, self.L, self.gamma, self.lr))
         A, b1, _, q = recursion(alpha, rho, C, L, 1, gamma, lr)
         s = [Fraction(weight) for weight in self.weights]
@@ -68,14 +68,14 @@ class Certificate:
     def check(self) -> bool:
         """Whether the proof closes with these steps and weights, in exact arithmetic.
 
-        It evaluates Lemma omega-1's system, and shares nothing with the search that found them.
+        This evaluates the system of Lemma omega-1 and shares no code with the search that found the weights.
         """
         return min(self.exact_slack()) >= 0
 
     def refuses(self, lr: float) -> bool:
-        """Whether it is proven, in exact arithmetic, that this lr has no weights, at any gamma in (0, 1].
+        """Whether exact arithmetic proves that this lr has no weights at any gamma in (0, 1].
 
-        False also where the answer is not found: within a few ten-thousandths of the largest lr.
+        Also False if no proof is found, which happens within a few ten-thousandths of the largest lr.
 
         >>> from gossamer.theory import certify
         >>> certificate = certify(alpha=0.7, rho=1.0, C=1.0, L=1.0)
@@ -85,7 +85,7 @@ class Certificate:
         return is_refuted(self._setting, check_positive("lr", lr))
 
     def weights_for(self, n: int) -> tuple[float, float, float, float]:
-        """s_1 to s_4 for n clients, as `lyapunov` takes them."""
+        """s_1 to s_4 for n clients, for `lyapunov`."""
         clients = check_integer("n", n, 1)
         one, two, three, four = (weight / clients for weight in self.weights)
         return one, two, three, four
@@ -113,20 +113,20 @@ def certify(
 ) -> Certificate:
     """The largest lr of BEER that the paper's proof allows on this network, with its gamma and weights.
 
-    To a thousandth: nearer to the edge the weights, and with them every prediction, grow fast. At half of that lr they
-    are hundreds of times smaller, so that a certificate for it may well predict fewer rounds.
+    The lr is 0.1 % below the limit, because near the limit the weights, and with them all predictions, grow fast. At
+    half of that lr they are hundreds of times smaller, so a certificate for it may predict fewer rounds.
 
     Args:
-        alpha: Of the compressor, `compressor.alpha(d)`.
-        rho: Of the mixing matrix, `mixing.rho`.
-        C: Of the mixing matrix, `mixing.C`.
+        alpha: The contraction constant of the compressor, `compressor.alpha(d)`.
+        rho: The spectral gap, `mixing.rho`.
+        C: ||W - I||^2, `mixing.C`.
         L: Smoothness of every client's objective.
-        mu: Of the PL condition, for linear convergence (Theorem 4.3); None for Theorem 4.1.
-        gamma: To be kept, if given; otherwise the one that allows the largest lr.
-        lr: To be kept, if given; the weights are then the least that there are for it.
+        mu: The PL constant, for linear convergence (Theorem 4.3); None for Theorem 4.1.
+        gamma: A fixed mixing step; by default the one that allows the largest lr.
+        lr: A fixed step size; the weights are then the smallest for it.
 
     Raises:
-        InputError: Where the proof does not close with the given gamma or lr.
+        InputError: If the proof does not close with the given gamma or lr.
 
     >>> from gossamer.theory import certify
     >>> certificate = certify(alpha=1.0, rho=0.174, C=3.3, L=1.0)
@@ -139,24 +139,22 @@ def certify(
     gamma = check_unit("gamma", gamma) if gamma is not None else proposed_gamma(setting)
     most = largest_lr(setting, gamma)
     if most is None:
-        raise InputError(
-            f"The proof does not close at gamma = {gamma!r} with any lr; leave gamma out to have one found."
-        )
+        raise InputError(f"The proof does not close at gamma = {gamma!r} with any lr; omit gamma to search for one.")
     lr = most if lr is None else check_positive("lr", lr)
     weights = weights_of(setting, gamma, lr)
     if weights is None:
-        raise InputError(f"The proof does not close at lr = {lr!r} and gamma = {gamma!r}; it does at lr = {most:.6g}.")
+        raise InputError(f"The proof does not close at lr = {lr!r} and gamma = {gamma!r}; use lr = {most:.6g}.")
     return Certificate(alpha, rho, C, L, mu, gamma, lr, weights)
 
 
 def strongest(
     alpha: float, rho: float, C: float, L: float, mu: float | None, gamma: float, lr: float
 ) -> tuple[Certificate | None, str]:
-    """The certificate of these steps for PL, with which Theorem 4.1 holds too, else for 4.1; or None, and why."""
-    why = ""
-    for one in dict.fromkeys((mu, None)):
+    """The certificate of these steps under PL, which implies Theorem 4.1, or else for 4.1; or None and the reason."""
+    reason = ""
+    for constant in dict.fromkeys((mu, None)):
         try:
-            return certify(alpha, rho, C, L, one, gamma=gamma, lr=lr), ""
+            return certify(alpha, rho, C, L, constant, gamma=gamma, lr=lr), ""
         except InputError as error:
-            why = str(error)
-    return None, why
+            reason = str(error)
+    return None, reason

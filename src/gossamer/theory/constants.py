@@ -1,4 +1,4 @@
-"""The absolute constants of the BEER paper's theorems: one choice of steps and weights for all alpha, rho and L."""
+"""The absolute constants of the BEER paper's theorems: steps and weights for all alpha, rho and L."""
 
 import math
 import sys
@@ -18,8 +18,8 @@ _TINY = 1e-12
 
 @dataclass(frozen=True)
 class AbsoluteConstants:
-    """The constants that the BEER paper's theorems only say exist: gamma = c_gamma alpha rho,
-    lr = c_eta gamma rho^2 / L, and the weights c_1 to c_4 of its Lyapunov function.
+    """Constants that exist by the BEER paper's theorems: gamma = c_gamma alpha rho, lr = c_eta gamma rho^2 / L, and
+    the weights c_1 to c_4 of its Lyapunov function.
     """
 
     c_gamma: float
@@ -28,9 +28,9 @@ class AbsoluteConstants:
 
 
 def absolute_constants(C: float) -> AbsoluteConstants:
-    """The constants of Theorem 4.1 with the largest product c_gamma c_eta, that is the largest lr.
+    """The constants of Theorem 4.1 with the largest product c_gamma c_eta, which gives the largest lr.
 
-    They satisfy the last matrix inequality of the proof, with its slips repaired: entry (4, 2) is
+    They satisfy the last matrix inequality of the proof, with two corrections: entry (4, 2) is
     24 c_gamma (C + 3 c_eta^2), and 35 is 36.
 
     Args:
@@ -44,8 +44,8 @@ def absolute_constants(C: float) -> AbsoluteConstants:
     from scipy.optimize import minimize_scalar
 
     C = check_c(C)
-    # Step 3 of the proof also asks for c_gamma <= 1 / (6 sqrt(C)) and c_eta <= 1/9 (eq. par_bound).
-    # (And row 5 for c_gamma c_eta < 1, so that at tiny C nothing is won by a c_gamma in the thousands.)
+    # Step 3 of the proof also requires c_gamma <= 1 / (6 sqrt(C)) and c_eta <= 1/9 (eq. par_bound).
+    # Row 5 requires c_gamma c_eta < 1, so a c_gamma above 1000 is not useful even at tiny C.
     most = bisected(lambda c_gamma: _slack(c_gamma, _TINY, C) >= 0, min(1 / (6 * C**0.5), 1000.0))
     product = minimize_scalar(lambda g: -g * _largest_c_eta(g, C), bounds=(0, most), method="bounded")
     c_gamma = float(product.x)
@@ -56,23 +56,23 @@ def absolute_constants(C: float) -> AbsoluteConstants:
 
 
 def theorem_gamma(alpha: float, rho: float, C: float) -> float:
-    """The mixing step of Theorem 4.1, gamma = c_gamma alpha rho: proven, and far smaller than what works in practice.
+    """The mixing step of Theorem 4.1, gamma = c_gamma alpha rho. It is far smaller than what works in practice.
 
     Args:
-        alpha: Of the compressor, `compressor.alpha(d)`.
-        rho: Of the mixing matrix, `mixing.rho`.
-        C: Of the mixing matrix, `mixing.C`.
+        alpha: The contraction constant of the compressor, `compressor.alpha(d)`.
+        rho: The spectral gap, `mixing.rho`.
+        C: ||W - I||^2, `mixing.C`.
     """
     return theorem_steps(alpha, rho, C, 1.0)[0]
 
 
 def theorem_steps(alpha: float, rho: float, C: float, L: float) -> tuple[float, float]:
-    """gamma and lr of Theorem 4.1, from its absolute constants; `certify` finds larger ones for the same proof.
+    """gamma and lr of Theorem 4.1, from its absolute constants. `certify` finds larger ones with the same proof.
 
     Args:
-        alpha: Of the compressor, `compressor.alpha(d)`.
-        rho: Of the mixing matrix, `mixing.rho`.
-        C: Of the mixing matrix, `mixing.C`.
+        alpha: The contraction constant of the compressor, `compressor.alpha(d)`.
+        rho: The spectral gap, `mixing.rho`.
+        C: ||W - I||^2, `mixing.C`.
         L: Smoothness of every client's objective.
 
     >>> from gossamer.theory import theorem_steps
@@ -81,7 +81,7 @@ def theorem_steps(alpha: float, rho: float, C: float, L: float) -> tuple[float, 
     """
     alpha, rho, L = check_unit("alpha", alpha), check_unit("rho", rho), check_positive("L", L)
     constants = absolute_constants(C)
-    # Lemma prop_mixing needs gamma <= 1, and a smaller c_gamma makes no row of the inequality harder.
+    # Lemma prop_mixing requires gamma <= 1. A smaller c_gamma does not violate any row of the inequality.
     gamma = min(1.0, constants.c_gamma * alpha * rho)
     lr = constants.c_eta * gamma * rho**2 / L
     if min(gamma, lr) < sys.float_info.min or lr == math.inf:
@@ -90,17 +90,17 @@ def theorem_steps(alpha: float, rho: float, C: float, L: float) -> tuple[float, 
 
 
 def _weights(c_gamma: float, c_eta: float, C: float) -> "npt.NDArray[np.float64] | None":
-    """The least c_1 to c_4 for which rows 1 to 4 of the inequality hold, or None where there are none above 0.
+    """The smallest c_1 to c_4 that satisfy rows 1 to 4 of the inequality; None if no nonnegative ones exist.
 
-    Off its diagonal the matrix is negative, so where it has any nonnegative solution its inverse is nonnegative too,
-    and the solution of the equations is below every solution of the inequalities.
+    The matrix is negative off its diagonal. If a nonnegative solution exists, the inverse is nonnegative too, and the
+    solution of the equations is below every solution of the inequalities.
     """
     import numpy as np
 
     g, e = c_gamma, c_eta
-    # Each entry is what (eq. ls) and (eq. par_bound) give with rho = 1, over its row's diagonal. The paper has 35 for
-    # the 36 of row 3, and 24 c_gamma (1 + 3 c_eta^2) in row 4. Its matrix before the last one also lacks C in (1, 2),
-    # (1, 3) and (3, 2) and c_gamma in (4, 2), and there powers of rho that are dropped, which is harmless: rho <= 1.
+    # The entries follow from (eq. ls) and (eq. par_bound) with rho = 1, divided by the diagonal of their row. The paper
+    # has 35 instead of 36 in row 3, and 24 c_gamma (1 + 3 c_eta^2) in row 4. Its second to last matrix also lacks C in
+    # (1, 2), (1, 3) and (3, 2), c_gamma in (4, 2), and powers of rho, which is harmless because rho <= 1.
     rows = np.array(
         [
             [1, -72 * C * g**2, -24 * C * g, -72 * C * g],
@@ -118,7 +118,7 @@ def _weights(c_gamma: float, c_eta: float, C: float) -> "npt.NDArray[np.float64]
 
 
 def _slack(c_gamma: float, c_eta: float, C: float) -> float:
-    """Row 5 of the inequality: how far from violated; -1 where rows 1 to 4 fail already."""
+    """The slack of row 5 of the inequality; -1 if rows 1 to 4 cannot be satisfied."""
     weights = _weights(c_gamma, c_eta, C)
     if weights is None:
         return -1.0

@@ -1,12 +1,12 @@
-"""What the theorems promise in numbers: rounds, bits, and how near noisy gradients let BEER come.
+"""Predictions of the theorems: rounds and bits to a target, and the error that noisy gradients leave.
 
 From Step 2 of the proof, with the weights s of a certificate,
 
     Phi_{t+1}  <=  Phi_t - eta/2 ||grad f(x-bar^t)||^2 + N,        N = (eta/(2n) + s'b2) sigma^2 / b,
 
 so the mean of ||grad f||^2 over T rounds is at most 2 Phi_0 / (eta T) + 2 N / eta; under PL, Phi_T is at most
-(1 - mu eta)^T Phi_0 + N / (mu eta). For the last terms Theorems 4.2 and 4.4 print N itself, in the form of its bound
-36 c_4 sigma^2 / (c_gamma L b alpha): the factors 2/eta and 1/(mu eta) are missing there, and are not missing here.
+(1 - mu eta)^T Phi_0 + N / (mu eta). In Theorems 4.2 and 4.4 the last terms are N itself, in the form of its bound
+36 c_4 sigma^2 / (c_gamma L b alpha), without the factors 2/eta and 1/(mu eta). They are included here.
 """
 
 import math
@@ -18,31 +18,29 @@ from gossamer.theory.system import recursion
 
 
 def neighbourhood(sigma: float, batch: int, certificate: Certificate, n: int = 1) -> float:
-    """How near BEER is sure to come with noisy gradients: what is left however many rounds are run.
+    """The error that noisy gradients leave, however many rounds are run.
 
-    Of the mean of ||grad f(x-bar)||^2 over the rounds (Theorem 4.2, repaired: 2 N / eta), or, with a certificate for
-    PL, of Phi, which bounds f(x-bar) - f* (Theorem 4.4, repaired: N / (mu eta)).
+    It bounds the mean of ||grad f(x-bar)||^2 over the rounds (Theorem 4.2, corrected: 2 N / eta). With a certificate
+    for PL it bounds Phi, which bounds f(x-bar) - f* (Theorem 4.4, corrected: N / (mu eta)).
 
     Args:
         sigma: sigma^2 bounds the variance of a client's gradient from one row.
-        batch: b, rows a minibatch.
+        batch: b, rows per minibatch.
         certificate: From `certify`.
         n: Clients; 1 gives a bound for any number.
     """
     try:
         return float(_floor(sigma, batch, certificate, n))
     except OverflowError:
-        raise InputError(
-            f"`sigma` = {sigma!r} leaves a neighbourhood beyond what a float holds; scale f down."
-        ) from None
+        raise InputError(f"`sigma` = {sigma!r} gives a neighbourhood too large for a float; scale f down.") from None
 
 
 def rounds_to(
     epsilon: float, certificate: Certificate, phi: float, *, sigma: float = 0.0, batch: int = 1, n: int = 1
 ) -> int:
-    """After how many rounds BEER is sure to be there: T with mean_{t<T} ||grad f(x-bar^t)||^2 <= epsilon^2.
+    """The rounds T after which the proof guarantees mean_{t<T} ||grad f(x-bar^t)||^2 <= epsilon^2.
 
-    With a certificate for PL, T with Phi_T <= epsilon, so that f(x-bar^T) - f* <= epsilon.
+    With a certificate for PL, the rounds T after which Phi_T <= epsilon, so that f(x-bar^T) - f* <= epsilon.
 
     Args:
         epsilon: The target.
@@ -53,7 +51,7 @@ def rounds_to(
         n: Clients.
 
     Raises:
-        InputError: Where the noise alone keeps it from the target.
+        InputError: If the noise alone exceeds the target.
 
     >>> from gossamer.theory import certify, rounds_to
     >>> certificate = certify(alpha=1.0, rho=1.0, C=1.0, L=1.0)
@@ -66,8 +64,8 @@ def rounds_to(
     if room <= 0:
         what = "the mean of ||grad f||^2" if certificate.mu is None else "Phi"
         raise InputError(
-            f"`epsilon` = {epsilon!r} is out of the proof's reach: noise may keep {what} at {_shown(floor)}; "
-            f"take larger batches than {batch} or full gradients."
+            f"`epsilon` = {epsilon!r} cannot be guaranteed: noise may keep {what} at {_shown(floor)}; "
+            f"use batches larger than {batch} or full gradients."
         )
     if certificate.mu is None:
         return max(1, math.ceil(2 * start / (Fraction(certificate.lr) * room)))
@@ -77,9 +75,7 @@ def rounds_to(
         times = math.log1p(float(start / room - 1)) if start < 2 * room else _log(start / room)
         return math.ceil(times / -math.log1p(-certificate.mu * certificate.lr))
     except (OverflowError, ZeroDivisionError):
-        raise InputError(
-            f"`mu` = {certificate.mu!r} is too small for the rounds to be counted; leave it out."
-        ) from None
+        raise InputError(f"`mu` = {certificate.mu!r} is too small to compute the rounds; omit it.") from None
 
 
 def bits_to(
@@ -92,29 +88,29 @@ def bits_to(
     batch: int = 1,
     n: int = 1,
 ) -> int:
-    """How many bits a client has sent on one link when BEER is sure to be there.
+    """The bits that a client sends on one link in `rounds_to` rounds.
 
     Args:
-        epsilon: As for `rounds_to`, like the others.
+        epsilon: The target, as for `rounds_to`.
         certificate: From `certify`.
         phi: Phi_0.
-        bits: A round, on one link: both messages together.
+        bits: Bits per round on one link, for both messages together.
         sigma: 0 for full gradients.
         batch: The batch size b.
         n: Clients.
     """
-    each = Fraction(check_positive("bits", bits))
-    return math.ceil(each * rounds_to(epsilon, certificate, phi, sigma=sigma, batch=batch, n=n))
+    per_round = Fraction(check_positive("bits", bits))
+    return math.ceil(per_round * rounds_to(epsilon, certificate, phi, sigma=sigma, batch=batch, n=n))
 
 
 def _floor(sigma: float, batch: int, certificate: Certificate, n: int) -> Fraction:
     """2 N / eta, or N / (mu eta) under PL, exactly."""
     if not isinstance(certificate, Certificate):
-        raise InputError(f"`certificate` must be one that `certify` made, got {str(certificate)[:80]!r}.")
+        raise InputError(f"`certificate` must be a Certificate from `certify`, got {str(certificate)[:80]!r}.")
     variance = Fraction(check_nonnegative("sigma", sigma)) ** 2 / check_integer("batch", batch, 1)
     n, of = check_integer("n", n, 1), certificate
     alpha, rho, C, L, gamma, lr = map(Fraction, (of.alpha, of.rho, of.C, of.L, of.gamma, of.lr))
-    _, _, b2, _ = recursion(alpha, rho, C, L, 1, gamma, lr)  # s is the weights over n, and b2 grows with n
+    _, _, b2, _ = recursion(alpha, rho, C, L, 1, gamma, lr)  # for n = 1: s scales as 1 / n, and b2 as n
     noise = (lr / (2 * n) + sum(Fraction(s) * b for s, b in zip(of.weights, b2, strict=True))) * variance
     return 2 * noise / lr if of.mu is None else noise / (Fraction(of.mu) * lr)
 
@@ -127,4 +123,4 @@ def _shown(number: Fraction) -> str:
     try:
         return f"{float(number):.3g}"
     except OverflowError:
-        return "more than a float holds"
+        return "a number too large for a float"

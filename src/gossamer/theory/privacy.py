@@ -1,4 +1,4 @@
-"""What PORTER-DP's noise buys."""
+"""The differential privacy of PORTER-DP."""
 
 from gossamer.errors import InputError, check_integer, check_positive
 
@@ -8,22 +8,23 @@ def local_privacy(
 ) -> float:
     """epsilon of the (epsilon, delta) differential privacy that PORTER-DP gives each data row of a client.
 
-    Against everyone who sees all that the client sends in all rounds, and knows everything but the run's seed, from
-    which noise and minibatches are drawn: two data sets that differ in one row cannot be told apart. (A simulation that
-    others repeat from its seed protects nothing; it shows what privacy costs.) A minibatch draws `batch_size` of the
-    client's `rows` with replacement, so that a row is in it j times with the binomial probability p_j; replacing it
-    moves the mean of the clipped gradients by at most 2 clip j / batch_size. With the draws coupled, joint convexity
-    bounds the Renyi divergence of order a by log(sum_j p_j exp(a (a - 1) (2 clip j / batch_size)^2 / (2 noise^2))) /
-    (a - 1) a round; rounds add up (Mironov, arXiv 1702.07476), compression and mixing cannot undo it, and the best
-    order gives epsilon (Canonne, Kamath, Steinke, arXiv 2004.00010, Proposition 12). It is a bound: the truth is at
-    most this.
+    The adversary sees everything that the client sends in all rounds, and knows everything except the seed of the run,
+    from which noise and minibatches are drawn. Such an adversary cannot distinguish two data sets that differ in one
+    row. (A simulation that others can repeat from its seed protects nothing; it shows the cost of privacy.)
+
+    A minibatch draws `batch_size` of the client's `rows` with replacement, so a row occurs j times with the binomial
+    probability p_j. Replacing it moves the mean of the clipped gradients by at most 2 clip j / batch_size. With coupled
+    draws, joint convexity bounds the Renyi divergence of order a per round by
+    log(sum_j p_j exp(a (a - 1) (2 clip j / batch_size)^2 / (2 noise^2))) / (a - 1). The divergences of all rounds add
+    up (Mironov, arXiv 1702.07476), compression and mixing do not increase them, and the best order gives epsilon
+    (Canonne, Kamath, Steinke, arXiv 2004.00010, Proposition 12). The result is an upper bound.
 
     Args:
-        noise: sigma_p, the deviation of the noise on each coordinate.
+        noise: sigma_p, the standard deviation of the noise on each coordinate.
         clip: tau.
-        batch_size: Rows a minibatch; None for full gradients.
-        rows: Of the client.
-        rounds: How many minibatches it has used.
+        batch_size: Rows per minibatch; None for full gradients.
+        rows: Data rows of the client.
+        rounds: The number of minibatches used.
         delta: The probability with which epsilon may be exceeded.
 
     >>> from gossamer.theory import local_privacy
@@ -49,5 +50,5 @@ def local_privacy(
     with np.errstate(over="ignore"):
         moved = (2 * clip / noise * share) ** 2 / 2
         spent = np.array([rounds * logsumexp(chance + a * (a - 1) * moved) / (a - 1) for a in orders])
-    every = spent + np.log1p(-1 / orders) - (np.log(delta) + np.log(orders)) / (orders - 1)
-    return float(max(0.0, every.min()))
+    epsilons = spent + np.log1p(-1 / orders) - (np.log(delta) + np.log(orders)) / (orders - 1)
+    return float(max(0.0, epsilons.min()))

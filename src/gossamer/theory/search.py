@@ -1,8 +1,8 @@
-"""The search behind `certify`: floats propose, fractions decide.
+"""The search behind `certify`: floats propose a gamma, and rational arithmetic decides.
 
-With gamma = c_gamma alpha rho and eta = c_eta gamma rho^2 / L, as in the theorems, and rows and weights scaled alike,
-the inequalities have entries near 1 however small rho is (`_scaled`), so floats are good enough to look for the best
-gamma. Whether weights exist at given steps is then decided in rational arithmetic on the inequalities as they stand
+With gamma = c_gamma alpha rho and eta = c_eta gamma rho^2 / L, as in the theorems, and with rows and weights scaled
+accordingly, the inequalities have entries near 1 for any rho (`_scaled`). Floats are then accurate enough to search for
+the best gamma. Whether weights exist at given steps is decided in rational arithmetic on the unscaled inequalities
 (`_inequalities`).
 """
 
@@ -18,16 +18,16 @@ from gossamer.errors import InputError
 Number = TypeVar("Number", float, Fraction)
 
 _EDGE = 1e-3
-"""How far from the largest lr a certificate stays, as a share of it."""
+"""The relative distance of a certified lr to the largest one."""
 _PADS = (1e-9, 1e-12, 1e-14)
-"""Shares by which weights are enlarged, so that rounding them to floats breaks no inequality."""
+"""Relative enlargements of the weights, so that rounding them to floats violates no inequality."""
 _FINEST = 1 + 2.0**-16
-"""The least ratio of an interval's ends that `is_refuted` looks at."""
+"""The smallest ratio of the ends of an interval in `is_refuted`."""
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What the inequalities depend on besides the steps, exactly; mu is 0 where PL is not assumed."""
+    """The exact constants of the inequalities, without the steps; mu is 0 if PL is not assumed."""
 
     alpha: Fraction
     rho: Fraction
@@ -41,9 +41,9 @@ class Setting:
         return cls(Fraction(alpha), Fraction(rho), Fraction(C), Fraction(L), Fraction(mu or 0))
 
     def beyond(self) -> InputError:
-        """Where the steps or weights are not ordinary floats."""
+        """The error for steps or weights outside the range of floats."""
         values = ", ".join(f"{name} = {float(getattr(self, name)):g}" for name in ("alpha", "rho", "C", "L"))
-        return InputError(f"Steps or weights are too small or too large for a float with {values}; take milder ones.")
+        return InputError(f"Steps or weights are too small or too large for a float with {values}.")
 
 
 def proposed_gamma(setting: Setting) -> float:
@@ -52,7 +52,7 @@ def proposed_gamma(setting: Setting) -> float:
 
     alpha, rho, C, kappa = _floats(setting)
     try:
-        # From there on, no c_eta > 0 is left: with c_eta = 0 the pivots of the matrix are those of two 2 x 2 blocks.
+        # Above this no c_eta > 0 is feasible: with c_eta = 0 the pivots of the matrix are those of two 2 x 2 blocks.
         most = 1 / (2 * math.sqrt(3 * C) * math.sqrt(12 * C + rho**2))
         most = min(most, 1 / (alpha * rho))
 
@@ -62,7 +62,7 @@ def proposed_gamma(setting: Setting) -> float:
 
         found = minimize_scalar(badness, bounds=(-6.0, 0.0), method="bounded", options={"xatol": 1e-6})
         share = math.exp(min(found.x, 0.0))
-        if badness(0.0) <= badness(found.x):  # gamma = 1, which a bounded search comes near but does not try
+        if badness(0.0) <= badness(found.x):  # gamma = 1, which a bounded search does not try
             share = 1.0
         gamma = min(1.0, most * share * alpha * rho)
     except (OverflowError, ZeroDivisionError):
@@ -73,7 +73,7 @@ def proposed_gamma(setting: Setting) -> float:
 
 
 def largest_lr(setting: Setting, gamma: float) -> float | None:
-    """The largest lr for which weights exist at this gamma, less `_EDGE`; None where there is none at any lr."""
+    """The largest lr for which weights exist at this gamma, reduced by `_EDGE`; None if none exist at any lr."""
     alpha, rho, C, kappa = _floats(setting)
     try:
         c_eta = _largest_c_eta(gamma / alpha / rho, alpha, rho, C, kappa)
@@ -89,7 +89,7 @@ def largest_lr(setting: Setting, gamma: float) -> float | None:
         return _pivots(_inequalities(setting, lr, gamma, gamma)) is not None
 
     low, high = guess * (1 - _EDGE), guess * (1 + _EDGE)
-    while not holds(low):  # the proposal was wrong: what follows is right with any
+    while not holds(low):  # the proposal was wrong; the search works from any start
         low, high = low / 2, low
         if low < sys.float_info.min:
             return None
@@ -102,7 +102,7 @@ def largest_lr(setting: Setting, gamma: float) -> float | None:
 
 
 def weights_of(setting: Setting, gamma: float, lr: float) -> tuple[float, float, float, float] | None:
-    """The least weights at these steps (for n = 1), as floats whose exact values satisfy all; None if none do."""
+    """The smallest weights at these steps, for n = 1, as floats that satisfy all inequalities exactly, or None."""
     rows = _inequalities(setting, lr, gamma, gamma)
     if _pivots(rows) is None:
         return None
@@ -125,12 +125,12 @@ def weights_of(setting: Setting, gamma: float, lr: float) -> tuple[float, float,
 
 
 def is_refuted(setting: Setting, lr: float) -> bool:
-    """Whether no gamma in (0, 1] has weights for this lr, proven by covering (0, 1] with intervals that have none.
+    """Whether no gamma in (0, 1] has weights for this lr, proven by covering (0, 1] with infeasible intervals.
 
-    Over an interval, terms of the inequalities that grow with gamma are taken at one end and terms that fall at the
-    other, each at the end that makes it easier. Where not even that has a solution, no gamma of the interval has.
+    On an interval, every term of the inequalities is relaxed: it is evaluated at the end that makes it easier to
+    satisfy. If the relaxed system has no solution, no gamma of the interval has one.
     """
-    # Up to here the diagonal entry of Omega_4, gamma rho/2 - 18 L^2 eta^2 / (gamma rho), is not positive.
+    # Below this gamma the diagonal entry of Omega_4, gamma rho/2 - 18 L^2 eta^2 / (gamma rho), is not positive.
     least = 6 * setting.L * Fraction(lr) / setting.rho
     if least >= 1:
         return True
@@ -150,9 +150,9 @@ def is_refuted(setting: Setting, lr: float) -> bool:
 
 
 def _inequalities(setting: Setting, lr: float, low: float, high: float) -> list[list[Fraction]]:
-    """(eq. tbp) and (eq. tbp-pl) for n = 1 as rows r with r (s_1, s_2, s_3, s_4, 1)' >= 0: Omega_1's to Omega_5's.
+    """(eq. tbp) and (eq. tbp-pl) for n = 1 as rows r with r (s_1, s_2, s_3, s_4, 1)' >= 0, for Omega_1 to Omega_5.
 
-    For gamma = low = high; with low < high, for any gamma between them, in the relaxed form of `is_refuted`.
+    With low = high they hold for gamma = low. With low < high they are relaxed for `is_refuted`.
     """
     alpha, rho, C, L, eta = setting.alpha, setting.rho, setting.C, setting.L, Fraction(lr)
     gamma, gamma_high = Fraction(low), Fraction(high)
@@ -171,7 +171,7 @@ def _inequalities(setting: Setting, lr: float, low: float, high: float) -> list[
 
 
 def _scaled(c_gamma: float, c_eta: float, alpha: float, rho: float, C: float, kappa: float) -> list[list[float]]:
-    """The same in c_1 to c_4, each row divided by its own scale: Step 3 of the proof before it is simplified.
+    """The inequalities in c_1 to c_4, with scaled rows: Step 3 of the proof before its simplification.
 
     The rows are divided by alpha L/n, alpha rho^2/(n L), gamma rho L/n, gamma rho^3/(n L) and eta/2; kappa is mu / L.
     """
@@ -188,17 +188,17 @@ def _scaled(c_gamma: float, c_eta: float, alpha: float, rho: float, C: float, ka
 
 
 def _largest_c_eta(c_gamma: float, alpha: float, rho: float, C: float, kappa: float) -> float:
-    """The largest c_eta for which weights exist, in floats; 0 where none does."""
+    """The largest c_eta for which weights exist, in floats; 0 if there is none."""
 
     def holds(c_eta: float) -> bool:
         return _pivots(_scaled(c_gamma, c_eta, alpha, rho, C, kappa)) is not None
 
-    # At either, rows 3 and 4 alone have no solution: a diagonal entry is 0, or 1/4 <= 18 C * 6 c_eta^2.
+    # At these bounds rows 3 and 4 alone have no solution: a diagonal entry is 0, or 1/4 <= 18 C * 6 c_eta^2.
     return bisected(holds, min(1 / (6 * rho), 1 / math.sqrt(432 * C)))
 
 
 def bisected(holds: Callable[[float], bool], most: float) -> float:
-    """The largest number up to `most` for which something holds that holds for all smaller ones."""
+    """The largest number up to `most` for which `holds`; it must hold for all smaller ones."""
     if holds(most):
         return most
     low, high = 0.0, most
@@ -209,7 +209,7 @@ def bisected(holds: Callable[[float], bool], most: float) -> float:
 
 
 def _pivots(rows: list[list[Number]]) -> list[list[Number]] | None:
-    """The rows after elimination, or None where a pivot is not positive (the last one may be 0)."""
+    """The rows after elimination, or None if a pivot is not positive (the last may be 0)."""
     rows = [list(row) for row in rows]
     last = len(rows) - 1
     for i, row in enumerate(rows):
@@ -224,7 +224,7 @@ def _pivots(rows: list[list[Number]]) -> list[list[Number]] | None:
 
 
 def _solution(matrix: list[list[Fraction]], right: list[Fraction]) -> list[Fraction]:
-    """Of matrix x = right, for a matrix whose pivots are positive."""
+    """The solution of matrix x = right, for a matrix with positive pivots."""
     rows = _pivots([[*row, value] for row, value in zip(matrix, right, strict=True)])
     assert rows is not None
     solution: list[Fraction] = []

@@ -1,4 +1,4 @@
-"""Steps that work in practice."""
+"""Step sizes that work in practice."""
 
 from gossamer.errors import check_unit
 
@@ -14,24 +14,24 @@ def practical_steps(
     averages: bool = False,
     step_pace: float = 3.0,
 ) -> tuple[float, float]:
-    """gamma and lr as `gossamer.auto` takes them.
+    """gamma and lr of `gossamer.auto`. They are found by experiment, not by proof.
 
     gamma = min(0.75 alpha^0.6, usual_alpha, 0.6, 0.92 / (1 - lambda_min)) and lr = min(1/2, step_pace gamma share) / L;
-    for methods that rely on an unbiased compressor, alpha = 1/(1 + omega) and alpha^2. Found by experiment, not by
-    proof. With top_k and random dithering, alpha^0.6 follows the largest gamma at which BEER stays stable, from
-    alpha = 0.01 to 1, and 0.75 keeps a distance; random sparsification, which really loses as much as its alpha says,
-    needs gamma below alpha itself. lr keeps the trackers' disagreement, which mixing takes some 1/(gamma share) rounds
-    to remove, small against the average gradient. The last bound on gamma keeps I + gamma (W - I) positive.
+    for methods that rely on an unbiased compressor, alpha = 1/(1 + omega) and the power is 2. With top_k and random
+    dithering, alpha^0.6 follows the largest gamma at which BEER is stable, from alpha = 0.01 to 1; 0.75 is a margin.
+    Random sparsification, whose error is as large as alpha states, needs gamma below alpha. Mixing takes about
+    1/(gamma share) rounds to remove the trackers' disagreement; lr keeps it small against the average gradient. The
+    last bound on gamma keeps I + gamma (W - I) positive.
 
     Args:
-        alpha: Of the compressor, in the worst case.
-        usual_alpha: The same on Gaussian vectors.
-        share: s, the share of the clients' disagreement that one mixing removes; rho at the worst.
+        alpha: The contraction constant of the compressor (worst case).
+        usual_alpha: The contraction of the compressor on Gaussian vectors.
+        share: The fraction of the clients' disagreement that one mixing removes; rho in the worst case.
         L: Smoothness of the clients' objectives.
-        gamma: To be kept, if given.
+        gamma: A fixed mixing step, if given.
         lambda_min: The smallest eigenvalue of the mixing matrix.
-        averages: Whether the method relies on the compressor's mean.
-        step_pace: Of the method.
+        averages: Whether the method relies on an unbiased compressor.
+        step_pace: The `step_pace` of the method.
     """
     alpha, usual_alpha = check_unit("alpha", alpha), check_unit("usual_alpha", usual_alpha)
     if gamma is None:

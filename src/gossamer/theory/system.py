@@ -1,18 +1,18 @@
-"""The linear system of the BEER paper's proof: how the four errors and f move in one round.
+"""The linear system of the BEER paper's proof: bounds on the four errors and f after one round.
 
 Omega_1 = ||H - X||_F^2 and Omega_2 = ||G - V||_F^2 are the compression errors, Omega_3 = ||X - x-bar 1'||_F^2 and
 Omega_4 = ||V - v-bar 1'||_F^2 the consensus errors, and Omega_5 = ||v-bar||^2, all in expectation. Lemma omega-1 and
-the descent property say, for every gamma in (0, 1] and every lr = eta > 0 (no step has to be small for them),
+the descent property state, for every gamma in (0, 1] and every lr = eta > 0 (neither has to be small),
 
     Omega^{t+1}  <=  A Omega^t + b1 Omega_5^t + b2 sigma^2 / b                                          (eq. ls)
     f(x-bar^{t+1})  <=  f(x-bar^t) - eta/2 ||grad f(x-bar^t)||^2 + q' Omega^t
                         - (eta/2 - eta^2 L/2) Omega_5^t + eta sigma^2 / (2 b n)                         (eq. descent)
 
-where every f_i is L-smooth, a message leaves at most (1 - alpha) of what it is to carry, and v-bar^0 is the mean of the
-gradients at X^0. All entries were derived anew from the chains of the proof, which give what the lemma prints, but for
-the noise: step (ii) of the chain for Omega_2, and (i) of the one for Omega_4, add the variances of the gradients at
-X^{t+1} and X^t as if the second did not move X^{t+1}, which it does, by -eta times itself. By smoothness the dropped
-term is at most 2 eta L n sigma^2 / b, which f_i = L ||x||^2 / 2 reaches; so b2 here is (1 + eta L) times the paper's.
+where every f_i is L-smooth, the compressor is a contraction with constant alpha, and v-bar^0 is the mean of the
+gradients at X^0. All entries were derived again from the chains of the proof. They agree with the lemma, except for the
+noise: step (ii) of the chain for Omega_2, and step (i) of that for Omega_4, add the variances of the gradients at
+X^{t+1} and X^t as if the second did not affect X^{t+1}. It does, by -eta times itself. By smoothness the missing term
+is at most 2 eta L n sigma^2 / b, which f_i = L ||x||^2 / 2 attains. So b2 is (1 + eta L) times that of the paper.
 """
 
 from collections.abc import Sequence
@@ -33,22 +33,22 @@ class LinearSystem(NamedTuple):
     """A, b1, b2 of (eq. ls) and q of Step 2 of the proof."""
 
     A: "npt.NDArray[np.float64]"
-    """What a round makes of Omega_1 to Omega_4; row i bounds Omega_i."""
+    """The effect of Omega_1 to Omega_4 on the next ones; row i bounds Omega_i."""
     b1: "npt.NDArray[np.float64]"
-    """What Omega_5 = ||v-bar||^2 adds to them."""
+    """The effect of Omega_5 = ||v-bar||^2 on them."""
     b2: "npt.NDArray[np.float64]"
-    """What the gradients' variance sigma^2 / b adds to them."""
+    """The effect of the gradients' variance sigma^2 / b on them."""
     q: "npt.NDArray[np.float64]"
-    """What they add to f."""
+    """The effect of Omega_1 to Omega_4 on f."""
 
 
 def linear_system(alpha: float, rho: float, C: float, L: float, n: int, gamma: float, lr: float) -> LinearSystem:
     """The matrix and the vectors with which the proof bounds one round of BEER.
 
     Args:
-        alpha: Of the compressor, `compressor.alpha(d)`.
-        rho: Of the mixing matrix, `mixing.rho`.
-        C: Of the mixing matrix, `mixing.C`.
+        alpha: The contraction constant of the compressor, `compressor.alpha(d)`.
+        rho: The spectral gap, `mixing.rho`.
+        C: ||W - I||^2, `mixing.C`.
         L: Smoothness of every client's objective.
         n: Clients.
         gamma: Mixing step, in (0, 1].
@@ -77,7 +77,7 @@ def linear_system(alpha: float, rho: float, C: float, L: float, n: int, gamma: f
             system = None
     if system is None or not all(np.isfinite(part).all() for part in system):
         raise InputError(
-            f"The system's numbers exceed what a float holds, at L = {L!r}, gamma = {gamma!r}, lr = {lr!r}."
+            f"The numbers of the system are too large for a float at L = {L!r}, gamma = {gamma!r}, lr = {lr!r}."
         )
     return system
 
@@ -85,11 +85,11 @@ def linear_system(alpha: float, rho: float, C: float, L: float, n: int, gamma: f
 def recursion(
     alpha: Number, rho: Number, C: Number, L: Number, n: int, gamma: Number, lr: Number
 ) -> tuple[tuple[tuple[Number, ...], ...], tuple[Number, ...], tuple[Number, ...], tuple[Number, ...]]:
-    """A, b1, b2, q in floats or in exact fractions, unchecked; Lemma omega-1, eq. omega-1 to omega-4."""
+    """A, b1, b2 and q (Lemma omega-1, eq. omega-1 to omega-4), in floats or fractions, without checks."""
     zero = alpha - alpha
     # ||X^{t+1} - X^t||^2 <= 3 gamma^2 C (Omega_1 + Omega_3) + 3 eta^2 (Omega_4 + n Omega_5)      (eq. diff_x)
     mixed, moved = 3 * gamma**2 * C, 3 * lr**2
-    young, young_mixing = 2 / alpha, 3 / (gamma * rho)  # of (eq. noodle), (eq. rice); of the chain for Omega_3
+    young, young_mixing = 2 / alpha, 3 / (gamma * rho)  # from (eq. noodle), (eq. rice); from the chain for Omega_3
     noise = 2 * n * (1 + lr * L)  # the paper: 2 n
     A = (
         (1 - alpha / 2 + young * mixed, zero, young * mixed, young * moved),
@@ -117,7 +117,7 @@ def lyapunov(f_gap: float, omegas: Sequence[float], weights: Sequence[float]) ->
     """Phi = f(x-bar) - f* + s_1 Omega_1 + s_2 Omega_2 + s_3 Omega_3 + s_4 Omega_4 (eq. lynapunov_def).
 
     Args:
-        f_gap: f(x-bar) - f*, or an upper bound of it; 0 or more.
+        f_gap: f(x-bar) - f* or an upper bound; 0 or more.
         omegas: Omega_1 to Omega_4, squared Frobenius norms summed over the clients.
         weights: s_1 to s_4, from `Certificate.weights_for` or `lyapunov_weights`.
 
@@ -131,13 +131,13 @@ def lyapunov(f_gap: float, omegas: Sequence[float], weights: Sequence[float]) ->
 
 
 def lyapunov_weights(c: Sequence[float], rho: float, L: float, n: int) -> tuple[float, float, float, float]:
-    """s = [c_1 L/n, c_2 rho^2/(n L), c_3 L/n, c_4 rho^2/(n L)] of the theorems' constants.
+    """s = [c_1 L/n, c_2 rho^2/(n L), c_3 L/n, c_4 rho^2/(n L)] for the theorems' constants.
 
-    This is the proof's form (eq. lynapunov_def), which closes; (eq. lf) in the text weighs Omega_4 by c_4 rho^4/(n L).
+    This is the form of the proof (eq. lynapunov_def), which closes. (eq. lf) of the text has c_4 rho^4/(n L) last.
 
     Args:
         c: c_1 to c_4, `AbsoluteConstants.c`.
-        rho: Of the mixing matrix.
+        rho: The spectral gap.
         L: Smoothness.
         n: Clients.
     """
@@ -147,7 +147,7 @@ def lyapunov_weights(c: Sequence[float], rho: float, L: float, n: int) -> tuple[
 
 
 def four_numbers(name: str, values: Sequence[float]) -> tuple[float, float, float, float]:
-    """The values as floats, if they are four numbers of 0 or more."""
+    """The values as floats, if they are four nonnegative numbers."""
     try:
         first, second, third, fourth = values
     except (TypeError, ValueError):

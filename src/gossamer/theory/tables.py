@@ -1,4 +1,4 @@
-"""The orders in the BEER paper's tables 1 and 3, as text and as numbers: without constants, so no predictions."""
+"""The orders in tables 1 and 3 of the BEER paper, as text and as numbers. Without constants they predict nothing."""
 
 import math
 from dataclasses import dataclass
@@ -8,11 +8,11 @@ from gossamer.errors import InputError, check_nonnegative, check_positive, unkno
 
 _SYMBOLS = {
     "sigma": "sigma^2 bounds the variance of a gradient",
-    "b": "rows a minibatch",
+    "b": "rows per minibatch",
     "n": "clients",
-    "G": "G^2 bounds the clients' squared gradients, or how much they differ",
-    "rho": "of the mixing matrix",
-    "alpha": "of the compressor",
+    "G": "G^2 bounds the clients' squared gradients, or their differences",
+    "rho": "the spectral gap of the mixing matrix",
+    "alpha": "the contraction constant of the compressor",
     "epsilon": "the target for ||grad f||",
     "T": "rounds",
 }
@@ -22,25 +22,25 @@ _SYMBOLS = {
 class Order:
     """An order of magnitude, O(...): a sum of products of powers. The papers give no constants for it.
 
-    So two of its values can be compared (how much more for half the epsilon?), while one alone says nothing.
+    Ratios of two values are meaningful (how much more for half the epsilon?); a single value is not.
     """
 
     terms: tuple[tuple[tuple[str, Fraction], ...], ...]
-    """For each term, its symbols with their powers."""
+    """The symbols of each term, with their powers."""
 
     def __str__(self) -> str:
         return f"O({' + '.join(map(_product, self.terms))})"
 
     @property
     def symbols(self) -> tuple[str, ...]:
-        """What it depends on."""
+        """The symbols that it depends on."""
         return tuple(name for name in _SYMBOLS if any(name in dict(term) for term in self.terms))
 
     def at(self, **values: float) -> float:
-        """The sum with constant 1: an order, and no prediction.
+        """The sum with all constants set to 1: an order, not a prediction.
 
         Args:
-            **values: A value for each of `symbols`; those of other orders are ignored.
+            **values: A value for each of `symbols`; other known symbols are ignored.
         """
         for name in values:
             if name not in _SYMBOLS:
@@ -61,25 +61,25 @@ class Order:
         except (OverflowError, ZeroDivisionError):
             total = math.inf
         if total == math.inf:
-            raise InputError(f"{self} exceeds what a float holds at {checked}; take milder values.")
+            raise InputError(f"{self} is too large for a float at {checked}; use less extreme values.")
         return float(total)
 
 
 @dataclass(frozen=True)
 class Orders:
-    """A row of the BEER paper's tables 1 and 3 (nonconvex), and of the text where it has more."""
+    """A row of tables 1 and 3 of the BEER paper (nonconvex case), with additions from the text."""
 
     method: str
     rate: Order
-    """Of the mean of ||grad f||^2 after T rounds (Table 1)."""
+    """The mean of ||grad f||^2 after T rounds (Table 1)."""
     rounds: Order
-    """To ||grad f|| <= epsilon (Table 3, which leaves out alpha and rho)."""
+    """Rounds to ||grad f|| <= epsilon (Table 3, which omits alpha and rho)."""
     gradients: Order
-    """Of rows, by each client (Table 3)."""
+    """Gradients of single rows per client (Table 3)."""
     network_rounds: Order | None
-    """To epsilon with full gradients, with alpha and rho, where the paper says it (section 4.1)."""
+    """Rounds to epsilon with full gradients, with alpha and rho, if the paper states them (section 4.1)."""
     assumes: str
-    """Beside smoothness and bounded variance; the same words as in `gossamer methods`."""
+    """Assumptions beyond smoothness and bounded variance, in the words of `gossamer methods`."""
 
 
 def orders(method: str) -> Orders:
@@ -104,7 +104,7 @@ def _order(*terms: dict[str, float]) -> Order:
 
 
 def _product(term: tuple[tuple[str, Fraction], ...]) -> str:
-    """A term as text, what is divided by behind one slash."""
+    """A term as text, with all negative powers after one slash."""
     power = dict(term)
 
     def powers(sign: int) -> list[str]:

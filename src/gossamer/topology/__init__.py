@@ -1,9 +1,24 @@
-"""Who may talk to whom (graphs), with what weight (mixing matrices), and how well that mixes (rho, C)."""
+"""Graphs, which connect clients to their neighbours, and mixing matrices, which weight these connections.
 
+Graphs
+    `ring`, `path`, `star`, `complete`, `grid`, `torus`, `hypercube`, `exponential`, `erdos_renyi`, `random_regular`,
+    `small_world`, `barbell` and `balanced_tree`; `edge_list` and `adjacency` read your own. Any connected, undirected
+    networkx graph works as well. `build_graph` understands descriptions such as `"grid:8,5"`.
+
+Mixing matrices
+    `mixing_matrix` applies a rule for the weights, or takes your own; `lazy` makes (W + I)/2.
+
+>>> from gossamer import topology
+>>> topology.mixing_matrix(topology.complete(4), weights="metropolis")
+MixingMatrix(clients=4, edges=6, rho=1, C=1)
+"""
+
+from gossamer.topology.base import Graph
 from gossamer.topology.files import adjacency, edge_list
 from gossamer.topology.graphs import (
     balanced_tree,
     barbell,
+    build_graph,
     complete,
     erdos_renyi,
     exponential,
@@ -20,12 +35,14 @@ from gossamer.topology.mixing import MixingMatrix, lazy, mixing_matrix
 from gossamer.topology.schedule import Mixing, MixingSchedule, matchings
 
 __all__ = [
+    "Graph",
     "Mixing",
     "MixingMatrix",
     "MixingSchedule",
     "adjacency",
     "balanced_tree",
     "barbell",
+    "build_graph",
     "complete",
     "edge_list",
     "erdos_renyi",

@@ -1,4 +1,4 @@
-"""Graphs as networkx has them, and as arrays of edges."""
+"""Graphs as networkx objects and as arrays of edges."""
 
 from typing import Any, TypeAlias
 
@@ -10,26 +10,26 @@ from gossamer.errors import InputError, check_integer
 
 Matrix = npt.NDArray[np.float64]
 Edges = npt.NDArray[np.int64]
-"""(edges, 2), each row rising, rows in lexicographic order."""
+"""(edges, 2): each row ascending, rows in lexicographic order."""
 Graph: TypeAlias = "nx.Graph[Any]"
 
 MOST_CLIENTS = 1_000_000
-_MOST_EDGES = 5_000_000  # networkx keeps an edge in some 200 bytes
+_MOST_EDGES = 5_000_000  # networkx takes about 200 bytes per edge
 
 
 def check_clients(name: str, value: object, low: int) -> int:
-    """A number of clients, rows or columns: large enough for the graph, small enough for the memory."""
+    """Check a number of clients, rows or columns: from `low` to MOST_CLIENTS."""
     return check_integer(name, value, low, MOST_CLIENTS)
 
 
 def check_size(what: str, edges: float) -> None:
-    """Refuse a graph that would fill the memory."""
+    """Refuse a graph with too many edges."""
     if edges > _MOST_EDGES:
-        raise InputError(f"{what} would have {edges:,.0f} edges; the most is {_MOST_EDGES:,}.")
+        raise InputError(f"{what} would have {edges:,.0f} edges; the maximum is {_MOST_EDGES:,}.")
 
 
 def from_edges(clients: int, edges: npt.ArrayLike) -> Graph:
-    """The graph on clients 0, 1, ... with these edges."""
+    """The graph of clients 0, 1, ... with these edges."""
     graph: Graph = nx.empty_graph(clients)
     pairs = np.asarray(edges, np.int64).reshape(-1, 2)
     graph.add_edges_from(zip(pairs[:, 0].tolist(), pairs[:, 1].tolist(), strict=True))
@@ -50,9 +50,9 @@ def edges_of(graph: Graph) -> Edges:
 
 
 def checked(graph: Graph) -> Graph:
-    """The graph with clients numbered from 0, or a sentence about what is wrong with it."""
+    """The graph with clients numbered from 0; raises an InputError unless it is simple, undirected and connected."""
     if not isinstance(graph, nx.Graph) or graph.is_directed() or graph.is_multigraph():
-        raise InputError(f"A graph is an undirected networkx.Graph, got {type(graph).__name__}.")
+        raise InputError(f"A graph must be an undirected networkx.Graph, got {type(graph).__name__}.")
     if graph.number_of_nodes() == 0:
         raise InputError("The graph has no clients.")
     check_size("The graph", graph.number_of_edges())
@@ -66,7 +66,7 @@ def checked(graph: Graph) -> Graph:
             f"The graph is not connected: client{'s' if len(part) > 1 else ''} {shown} cannot reach the rest; "
             "add an edge."
         )
-    # Nodes that are 0..n-1 already keep their numbers, whatever order they were added in.
+    # Nodes that already are 0..n-1 keep their numbers, in whatever order they were added.
     nodes = sorted(graph) if set(graph) == set(range(len(graph))) else list(graph)
     numbers = {node: number for number, node in enumerate(nodes)}
     return from_edges(len(nodes), [(numbers[a], numbers[b]) for a, b in graph.edges])

@@ -1,7 +1,7 @@
-"""The weights of largest rho: the least spectral norm of W - 11'/n over all symmetric W on the graph.
+"""The weights with the largest rho: they minimize the spectral norm of W - 11'/n over all symmetric W on the graph.
 
-In closed form on edge-transitive graphs and paths; by a semidefinite programme on others of up to 128 clients; by a
-first-order method, within about 0.1 % of the best rho, up to 500. Beyond that: an error that says what to use.
+Edge-transitive graphs and paths have a closed form. Other graphs are solved by a semidefinite program up to 128 clients
+and by a first-order method, within about 0.1 % of the best rho, up to 500. Larger ones raise an InputError.
 """
 
 import contextlib
@@ -18,9 +18,9 @@ from gossamer.topology.spectrum import family, from_edge_weights
 
 logger = logging.getLogger(__name__)
 
-_CLARABEL_BELOW = 36  # clients: an interior point method, exact to 1e-8; from there SCS is quicker
+_CLARABEL_BELOW = 36  # clients: an interior point method, accurate to 1e-8; above this SCS is faster
 _PROGRAMME_UP_TO = 128
-_CLARABEL_INSTEAD_UP_TO = 80  # clients, where SCS gives up: 15 s
+_CLARABEL_INSTEAD_UP_TO = 80  # clients, if SCS does not converge: 15 s
 _FIRST_ORDER_UP_TO = 500
 _FIRST_ORDER_WORK = 1_000_000  # clients x edges: about a minute
 
@@ -28,16 +28,16 @@ EdgeWeights = npt.NDArray[np.float64]
 
 
 def fastest(clients: int, edges: Edges, *, nonnegative: bool) -> EdgeWeights:
-    """The weights of largest rho, or of largest rho with W >= 0."""
+    """The edge weights with the largest rho, optionally subject to W >= 0."""
     if len(edges) == 0:
         return np.empty(0)
     known = family(clients, edges)
     if known is not None and known.equal_weights:
-        # All edges share one weight c; rho rises with c up to the best constant, and W >= 0 asks for c <= 1 / degree.
+        # All edges share one weight c. rho increases with c up to the best constant; W >= 0 requires c <= 1 / degree.
         best = 2 / (known.smallest + known.largest)
         most = 1 / np.bincount(edges.ravel()).max() if nonnegative else np.inf
         return np.full(len(edges), min(best, most))
-    logger.info("Looking for the fastest weights on %d clients and %d edges", clients, len(edges))
+    logger.info("Computing the fastest weights for %d clients and %d edges", clients, len(edges))
     found = _programme(clients, edges, nonnegative) if clients <= _PROGRAMME_UP_TO else None
     within_reach = clients <= _FIRST_ORDER_UP_TO and clients * len(edges) <= _FIRST_ORDER_WORK
     if found is None and not nonnegative and within_reach:
@@ -45,20 +45,20 @@ def fastest(clients: int, edges: Edges, *, nonnegative: bool) -> EdgeWeights:
     if found is None:
         rule, limit = ("fmmc", _PROGRAMME_UP_TO) if nonnegative else ("fdla", _FIRST_ORDER_UP_TO)
         tried = clients <= _PROGRAMME_UP_TO
-        why = "the solver did not converge" if tried else f"irregular graphs go up to {limit} clients, with few edges"
+        why = "the solver did not converge" if tried else f"the limit is {limit} clients with few edges"
         raise InputError(
-            f"The weights {rule!r} of this graph of {clients:,} clients and {len(edges):,} edges are out of reach "
+            f"The weights {rule!r} cannot be computed for this graph of {clients:,} clients and {len(edges):,} edges "
             f"({why}); use 'best_constant' or 'metropolis'."
         )
     return found
 
 
 def _programme(clients: int, edges: Edges, nonnegative: bool) -> EdgeWeights | None:
-    """The semidefinite programme: minimise s such that -s I <= W - 11'/n <= s I; None if the solver gives up."""
-    import cvxpy as cp  # a second to import
+    """The semidefinite program: minimize s such that -s I <= W - 11'/n <= s I; None if no solver converges."""
+    import cvxpy as cp  # takes a second to import
 
     n, (i, j), m = clients, edges.T, len(edges)
-    # W = I - sum of w_e (e_i - e_j)(e_i - e_j)': column e of `laplacians` is that matrix, laid out row by row.
+    # W = I - sum of w_e (e_i - e_j)(e_i - e_j)': column e of `laplacians` is that matrix, flattened row by row.
     laplacians = sparse.csc_array(
         (
             np.repeat([1.0, 1.0, -1.0, -1.0], m),
@@ -79,25 +79,25 @@ def _programme(clients: int, edges: Edges, nonnegative: bool) -> EdgeWeights | N
         solvers[cp.CLARABEL] = {}
     for solver, settings in solvers.items():
         with warnings.catch_warnings(), contextlib.suppress(cp.SolverError):
-            warnings.simplefilter("ignore")  # an inaccurate solution is judged below
+            warnings.simplefilter("ignore")  # the status is checked below
             programme.solve(solver=solver, **settings)  # type: ignore[no-untyped-call]
-        logger.info("%s ended with %r", solver, programme.status)
+        logger.info("%s ended with status %r", solver, programme.status)
         if programme.status == cp.OPTIMAL:
             break
     else:
         return None
     found = np.asarray(w.value, np.float64)
-    if nonnegative:  # into the constraints, which a solver meets within its tolerance
+    if nonnegative:  # project onto the constraints, which solvers meet only within a tolerance
         found = np.maximum(found, 0)
         found /= max(1, np.bincount(edges.ravel(), np.repeat(found, 2)).max())
     return found
 
 
 def _first_order(clients: int, edges: Edges) -> EdgeWeights:
-    """L-BFGS on a smooth bound of the norm, mu log sum exp(|eigenvalues| / mu), with mu lowered in five stages.
+    """L-BFGS on a smooth bound of the norm, mu log sum exp(|eigenvalues| / mu), with mu reduced in five stages.
 
-    The bound is within mu log(2n) of the norm, here 0.1 % of rho in the last stage; long stages and small steps between
-    them are what makes L-BFGS arrive on thin graphs, too.
+    The bound is within mu log(2n) of the norm: 0.1 % of rho in the last stage. Long stages with small changes of mu
+    make L-BFGS converge on sparse graphs too.
     """
     from scipy.optimize import minimize
 
@@ -111,10 +111,10 @@ def _first_order(clients: int, edges: Edges) -> EdgeWeights:
         norm = np.abs(eigenvalues).max()
         up, down = np.exp((eigenvalues - norm) / mu), np.exp((-eigenvalues - norm) / mu)
         total = up.sum() + down.sum()
-        share = (up - down) / total  # of each eigenvalue, whose derivative by w_e is -(v_i - v_j)^2
-        felt = np.abs(share) > 1e-14
-        slopes = (vectors[i][:, felt] - vectors[j][:, felt]) ** 2
-        return norm + mu * np.log(total), -slopes @ share[felt]
+        share = (up - down) / total  # the weight of each eigenvalue, whose derivative by w_e is -(v_i - v_j)^2
+        used = np.abs(share) > 1e-14
+        slopes = (vectors[i][:, used] - vectors[j][:, used]) ** 2
+        return norm + mu * np.log(total), -slopes @ share[used]
 
     best = np.full(len(edges), 1 / (1 + np.bincount(edges.ravel()).max()))
     w, norm = best, float(np.abs(spectrum(best)[0]).max())

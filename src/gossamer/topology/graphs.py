@@ -1,9 +1,8 @@
-"""The graphs: who may talk to whom. Clients are numbered 0, 1, ...; each function returns a networkx graph."""
+"""Graph builders: each returns a networkx graph with clients numbered 0, 1, ...; edges join neighbours."""
 
 import inspect
 import math
 from collections.abc import Callable
-from typing import Any
 
 import networkx as nx
 import numpy as np
@@ -12,33 +11,33 @@ from gossamer.errors import InputError, check_integer, check_unit
 from gossamer.registry import graphs, settings_of
 from gossamer.topology.base import Edges, Graph, check_clients, check_size, from_edges, ordered
 
-_DRAWS = 100  # of a random graph, before we say that it will not be connected
+_DRAWS = 100  # attempts to draw a connected random graph
 
 
 @graphs.register("ring")
 def ring(clients: int) -> Graph:
-    """A cycle: each client talks to two neighbours."""
+    """A cycle: each client has two neighbours."""
     clients = check_clients("clients", clients, 2)
     return from_edges(clients, ring_edges(clients))
 
 
 @graphs.register("path")
 def path(clients: int) -> Graph:
-    """A line: a ring with one edge cut."""
+    """A line: a ring without one edge."""
     clients = check_clients("clients", clients, 2)
     return from_edges(clients, grid_edges(1, clients))
 
 
 @graphs.register("star")
 def star(clients: int) -> Graph:
-    """Client 0 in the middle, talking to all the others."""
+    """Client 0 is the neighbour of all others."""
     clients = check_clients("clients", clients, 2)
     return from_edges(clients, [(0, i) for i in range(1, clients)])
 
 
 @graphs.register("complete")
 def complete(clients: int) -> Graph:
-    """Everybody talks to everybody."""
+    """All clients are neighbours of each other."""
     clients = check_clients("clients", clients, 2)
     check_size(f"A complete graph of {clients:,} clients", clients * (clients - 1) / 2)
     return from_edges(clients, np.stack(np.triu_indices(clients, 1), axis=1))
@@ -46,7 +45,7 @@ def complete(clients: int) -> Graph:
 
 @graphs.register("grid")
 def grid(rows: int, cols: int) -> Graph:
-    """Rows and columns, with up to four neighbours; client (r, c) is number r * cols + c."""
+    """A grid with up to four neighbours per client; the client in row r and column c is number r * cols + c."""
     rows, cols = check_clients("rows", rows, 1), check_clients("cols", cols, 1)
     if rows * cols < 2:
         raise InputError("A grid needs at least 2 clients, got 1 x 1.")
@@ -56,7 +55,7 @@ def grid(rows: int, cols: int) -> Graph:
 
 @graphs.register("torus")
 def torus(rows: int, cols: int | None = None) -> Graph:
-    """A grid whose borders are joined, so that all have four neighbours; `cols` is `rows` unless given."""
+    """A grid whose borders are joined, so that all clients have four neighbours; `cols` defaults to `rows`."""
     rows = check_clients("rows", rows, 3)
     cols = rows if cols is None else check_clients("cols", cols, 3)
     check_size(f"A torus of {rows:,} x {cols:,}", 2 * rows * cols)
@@ -65,18 +64,18 @@ def torus(rows: int, cols: int | None = None) -> Graph:
 
 @graphs.register("hypercube")
 def hypercube(clients: int) -> Graph:
-    """Clients whose binary numbers differ in one digit are neighbours; `clients` is a power of two."""
+    """Clients whose numbers differ in one binary digit are neighbours; `clients` must be a power of two."""
     clients = check_clients("clients", clients, 2)
     if clients & (clients - 1):
         below = 1 << (clients.bit_length() - 1)
-        raise InputError(f"A hypercube has a power of two clients, got {clients}; take {below} or {2 * below}.")
+        raise InputError(f"A hypercube needs a power of two clients, got {clients}; use {below} or {2 * below}.")
     check_size(f"A hypercube of {clients:,} clients", clients * math.log2(clients) / 2)
     return from_edges(clients, hypercube_edges(clients))
 
 
 @graphs.register("exponential")
 def exponential(clients: int) -> Graph:
-    """Each client talks to those 1, 2, 4, 8, ... places away on a ring, in both directions."""
+    """Each client is a neighbour of those 1, 2, 4, 8, ... places away on a ring, in both directions."""
     clients = check_clients("clients", clients, 2)
     check_size(f"An exponential graph of {clients:,} clients", clients * math.log2(clients))
     return from_edges(clients, exponential_edges(clients))
@@ -84,56 +83,56 @@ def exponential(clients: int) -> Graph:
 
 @graphs.register("erdos_renyi")
 def erdos_renyi(clients: int, p: float, seed: int = 0) -> Graph:
-    """Each pair is joined with probability p; drawn again, with the next seed, until connected."""
+    """Each pair is joined with probability p; redrawn with the next seed until the graph is connected."""
     clients, p = check_clients("clients", clients, 2), check_unit("p", p)
-    lonely = clients * (1 - p) ** (clients - 1)  # on average; connected with a chance of about exp(-lonely)
-    if lonely > 3 or 1 - p == 1:
+    isolated = clients * (1 - p) ** (clients - 1)  # expected number; P(connected) is about exp(-isolated)
+    if isolated > 3 or 1 - p == 1:
         raise InputError(
-            f"An Erdos-Renyi graph of {clients:,} clients with p = {p:g} is hopeless: about {lonely:,.0f} would have "
-            f"no neighbours; take p above log(clients)/clients = {math.log(clients) / clients:.2g}."
+            f"An Erdos-Renyi graph of {clients:,} clients with p = {p:g} will not be connected: about {isolated:,.0f} "
+            f"would have no neighbours; use p above log(clients)/clients = {math.log(clients) / clients:.2g}."
         )
     check_size(f"An Erdos-Renyi graph of {clients:,} clients with p = {p:g}", p * clients * (clients - 1) / 2)
     return _connected(
         lambda seed: nx.fast_gnp_random_graph(clients, p, seed=seed),
         seed,
-        f"an Erdos-Renyi graph of {clients:,} clients with p = {p:g}; take a larger p",
+        f"an Erdos-Renyi graph of {clients:,} clients with p = {p:g}; use a larger p",
     )
 
 
 @graphs.register("random_regular")
 def random_regular(clients: int, degree: int, seed: int = 0) -> Graph:
-    """A random graph in which all have `degree` neighbours; drawn again until connected."""
+    """A random graph in which all clients have `degree` neighbours; redrawn until it is connected."""
     clients = check_clients("clients", clients, 2)
     degree = check_integer("degree", degree, 1, clients - 1)
     if clients * degree % 2:
-        raise InputError(f"`clients` x `degree` must be even, got {clients} x {degree}: an edge has two ends.")
+        raise InputError(f"`clients` x `degree` must be even, got {clients} x {degree}; an edge has two ends.")
     if degree == 1 and clients > 2:
-        raise InputError(f"{clients} clients with 1 neighbour each are not connected; take a degree of 2 or more.")
+        raise InputError(f"{clients} clients with 1 neighbour each are not connected; use a degree of 2 or more.")
     check_size(f"A regular graph of {clients:,} clients", clients * degree / 2)
-    if 2 * degree >= clients:  # the complement is quick to draw, where the graph itself is not
+    if 2 * degree >= clients:  # drawing the complement is faster
         return nx.complement(
             nx.random_regular_graph(clients - 1 - degree, clients, seed=check_integer("seed", seed, 0))
         )
     return _connected(
         lambda seed: nx.random_regular_graph(degree, clients, seed=seed),
         seed,
-        f"a regular graph of {clients:,} clients with {degree} neighbours each; take 3 or more",
+        f"a regular graph of {clients:,} clients with {degree} neighbours each; use 3 or more",
     )
 
 
 @graphs.register("small_world")
 def small_world(clients: int, degree: int = 4, rewire: float = 0.1, seed: int = 0) -> Graph:
-    """A ring of `degree` nearest neighbours, each edge rewired with some chance (Watts and Strogatz, 1998)."""
+    """A ring of `degree` nearest neighbours, each edge rewired with probability `rewire` (Watts and Strogatz, 1998)."""
     clients = check_clients("clients", clients, 3)
     degree = check_integer("degree", degree, 2, clients - 1)
     if degree % 2:
-        raise InputError(f"`degree` of a small world must be even, half to each side, got {degree}.")
+        raise InputError(f"`degree` of a small world must be even, got {degree}; half of them are on each side.")
     rewire = check_unit("rewire", rewire, zero=True)
     check_size(f"A small world of {clients:,} clients", clients * degree / 2)
     return _connected(
         lambda seed: nx.watts_strogatz_graph(clients, degree, rewire, seed=seed),
         seed,
-        f"a small world of {clients:,} clients with {degree} neighbours; take a larger degree",
+        f"a small world of {clients:,} clients with {degree} neighbours; use a larger degree",
     )
 
 
@@ -144,7 +143,7 @@ def barbell(clients: int, bridge: int = 0) -> Graph:
     bridge = check_integer("bridge", bridge, 0, clients - 4)
     half, odd = divmod(clients - bridge, 2)
     if odd:
-        raise InputError(f"The halves of a barbell are equal, got {clients} clients less {bridge} on the bridge.")
+        raise InputError(f"The halves of a barbell must be equal, got {clients} clients with {bridge} on the bridge.")
     check_size(f"A barbell of {clients:,} clients", half * (half - 1) + bridge + 1)
     graph: Graph = nx.barbell_graph(half, bridge)
     return graph
@@ -152,48 +151,48 @@ def barbell(clients: int, bridge: int = 0) -> Graph:
 
 @graphs.register("balanced_tree")
 def balanced_tree(clients: int, branching: int = 2) -> Graph:
-    """Client 0 at the root, `branching` children each, levels filled one after the other."""
+    """A tree with root 0 and `branching` children per client; levels are filled one after another."""
     clients, branching = check_clients("clients", clients, 2), check_integer("branching", branching, 1)
     graph: Graph = nx.full_rary_tree(branching, clients)
     return graph
 
 
 def build_graph(description: object, clients: int | None = None) -> Graph:
-    """The graph of a spec or a command, such as `"grid:8,5"` or `{"name": "ring"}`; of so many clients, if given."""
+    """The graph of a description such as `"grid:8,5"` or `{"name": "ring"}`, with this number of clients, if given."""
     name = description.partition(":")[0] if isinstance(description, str) else dict(description).get("name")  # type: ignore[call-overload]
     takes_clients = isinstance(name, str) and "clients" in inspect.signature(graphs.get(name)).parameters
-    more: dict[str, Any] = {"clients": clients} if takes_clients and clients is not None else {}
+    more = {"clients": clients} if takes_clients and clients is not None else {}
     if more and isinstance(description, str) and isinstance(name, str):
         positional, keywords = settings_of(description.partition(":")[2])
         own = list(inspect.signature(graphs.get(name)).parameters)
-        if len(positional) < len(own):  # `erdos_renyi:0.2` with so many clients: what stands there comes after them
+        if len(positional) < len(own):  # `erdos_renyi:0.2`: the given settings come after `clients`
             description = {"name": name, **dict(zip(own[1:], positional, strict=False)), **keywords}
         else:
             more = {}
     graph: Graph = graphs.build(description, **more)
     if clients is not None and len(graph) != clients:
-        raise InputError(f"The graph {name!r} has {len(graph)} clients, where there should be {clients}.")
+        raise InputError(f"The graph {name!r} has {len(graph)} clients; expected {clients}.")
     return graph
 
 
 def _connected(draw: Callable[[int], Graph], seed: int, what: str) -> Graph:
-    """The first connected graph that the seeds `seed`, `seed` + 1, ... give."""
+    """The first connected graph drawn with the seeds `seed`, `seed` + 1, ..."""
     seed = check_integer("seed", seed, 0)
-    for moved in range(_DRAWS):
-        graph = draw(seed + moved)
+    for attempt in range(_DRAWS):
+        graph = draw(seed + attempt)
         if nx.is_connected(graph):
             return graph
-    raise InputError(f"None of {_DRAWS} draws was connected: {what}, or another seed.")
+    raise InputError(f"None of {_DRAWS} draws was connected: {what} or another seed.")
 
 
 def ring_edges(clients: int) -> Edges:
-    """Of a cycle; of two clients, one edge."""
+    """Edges of a cycle; a single edge for two clients."""
     i = np.arange(clients)
     return ordered(np.stack([i, (i + 1) % clients], axis=1))
 
 
 def grid_edges(rows: int, cols: int) -> Edges:
-    """Of a grid numbered row by row."""
+    """Edges of a grid numbered row by row."""
     number = np.arange(rows * cols).reshape(rows, cols)
     across = np.stack([number[:, :-1].ravel(), number[:, 1:].ravel()], axis=1)
     down = np.stack([number[:-1].ravel(), number[1:].ravel()], axis=1)
@@ -201,20 +200,20 @@ def grid_edges(rows: int, cols: int) -> Edges:
 
 
 def torus_edges(rows: int, cols: int) -> Edges:
-    """Of a torus numbered row by row."""
+    """Edges of a torus numbered row by row."""
     number = np.arange(rows * cols).reshape(rows, cols)
     ends = [np.roll(number, -1, axis=axis).ravel() for axis in (0, 1)]
     return ordered(np.concatenate([np.stack([number.ravel(), end], axis=1) for end in ends]))
 
 
 def hypercube_edges(clients: int) -> Edges:
-    """Between numbers that differ in one binary digit."""
+    """Edges between numbers that differ in one binary digit."""
     i = np.arange(clients)
     return ordered(np.concatenate([np.stack([i, i ^ (1 << k)], axis=1) for k in range(clients.bit_length() - 1)]))
 
 
 def exponential_edges(clients: int) -> Edges:
-    """Between places on a ring that are a power of two apart."""
+    """Edges between places on a ring that are a power of two apart."""
     i = np.arange(clients)
     offsets = [1 << k for k in range((clients - 1).bit_length())]
     return ordered(np.concatenate([np.stack([i, (i + step) % clients], axis=1) for step in offsets]))

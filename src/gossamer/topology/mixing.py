@@ -1,4 +1,4 @@
-"""Mixing matrices: the weights W, what they promise, and how fast they mix."""
+"""Mixing matrices: the weights W of a graph, their checks, and their spectral gap."""
 
 import os
 from functools import cached_property
@@ -12,51 +12,51 @@ from scipy import sparse
 from gossamer.errors import InputError, check_integer
 from gossamer.registry import normal
 from gossamer.registry import weights as rules
-from gossamer.topology import weights as _registered  # noqa: F401 (names the rules)
+from gossamer.topology import weights as _registered  # noqa: F401 (registers the rules)
 from gossamer.topology.base import Edges, Graph, Matrix, checked, edges_of
 from gossamer.topology.files import as_matrix, read_matrix
 from gossamer.topology.spectrum import ends, family, from_edge_weights
 
 _TOLERANCE = 1e-9
-_NARROWEST = 1e-11  # a gap below this is a rounding error
+_NARROWEST = 1e-11  # a smaller gap is a rounding error
 
 
 class MixingMatrix:
     """Symmetric weights W with unit row sums on the edges of a connected graph (Assumption 2.1 of the BEER paper).
 
-    Weights may be negative (FDLA's sometimes are): the theory uses symmetry, row sums and the spectral gap alone.
-    `mixing_matrix` makes one from a graph.
+    Weights may be negative, as FDLA's sometimes are: the theory uses only symmetry, row sums and the spectral gap. Use
+    `mixing_matrix` to build one from a graph.
     """
 
     sparse: sparse.csr_array
-    """W in compressed rows, float64."""
+    """W as a CSR matrix of float64."""
     graph: Graph
-    """Who may talk to whom, clients numbered from 0."""
+    """The graph, with clients numbered from 0."""
 
     def __init__(
         self,
         matrix: npt.ArrayLike | sparse.sparray,
         graph: Graph,
-        _edges: Edges | None = None,  # of a graph that was checked already
-        _ends: tuple[float, float] | None = None,  # second largest and smallest eigenvalue, where a rule knows them
+        _edges: Edges | None = None,  # given if the graph is already checked
+        _ends: tuple[float, float] | None = None,  # second largest and smallest eigenvalue, if known
     ) -> None:
         self.graph = checked(graph) if _edges is None else graph
         if not sparse.issparse(matrix):
             matrix = as_matrix(matrix, "A mixing matrix must be a square matrix of numbers")
         elif matrix.dtype.kind not in "biuf":  # type: ignore[union-attr]
-            raise InputError(f"A mixing matrix must be a square matrix of numbers, got {matrix.dtype} ones.")  # type: ignore[union-attr]
-        self.sparse = sparse.csr_array(matrix, dtype=np.float64, copy=True)  # the user's own stays as it is
+            raise InputError(f"A mixing matrix must be a square matrix of numbers, got {matrix.dtype}.")  # type: ignore[union-attr]
+        self.sparse = sparse.csr_array(matrix, dtype=np.float64, copy=True)  # a copy: the user may modify the original
         self.sparse.sum_duplicates()
         check_weights(self.sparse, len(self.graph), edges_of(self.graph) if _edges is None else _edges)
         if _ends is not None:
             self._ends = _ends
         if self.rho <= _NARROWEST:
             second, least = self._ends
-            apart = "some weights are 0 and part the graph, or it is too long to mix"
-            remedy = apart if second >= -least else "try (W + I)/2, or smaller weights"
+            cut = "zero weights may disconnect the graph, or its diameter is too large"
+            remedy = cut if second >= -least else "use (W + I)/2 or smaller weights"
             raise InputError(
-                f"The mixing matrix does not mix: its eigenvalues but for the first reach from {least:.4g} to "
-                f"{second:.4g}, and must lie inside -1 and 1; {remedy}."
+                "The mixing matrix does not mix: all eigenvalues but the first must be strictly between -1 and 1, but "
+                f"range from {least:.4g} to {second:.4g}; {remedy}."
             )
 
     def at(self, t: int) -> "MixingMatrix":
@@ -65,12 +65,12 @@ class MixingMatrix:
 
     @property
     def clients(self) -> int:
-        """How many clients there are."""
+        """The number of clients."""
         return int(self.sparse.shape[0])
 
     @cached_property
     def matrix(self) -> Matrix:
-        """W, dense, (clients, clients)."""
+        """W as a dense (clients, clients) matrix."""
         return np.asarray(self.sparse.toarray(), np.float64)
 
     @cached_property
@@ -79,7 +79,7 @@ class MixingMatrix:
 
     @property
     def rho(self) -> float:
-        """The spectral gap: 1 - the largest size of an eigenvalue other than the first."""
+        """The spectral gap: 1 - the largest magnitude of the eigenvalues but the first."""
         return 1.0 if self.clients == 1 else 1 - max(map(abs, self._ends))
 
     @property
@@ -94,21 +94,21 @@ class MixingMatrix:
 
     @property
     def is_nonnegative(self) -> bool:
-        """Whether no weight is below 0, the diagonal included (as a Markov chain asks)."""
+        """Whether all weights, with the diagonal, are 0 or more, as for a Markov chain."""
         return bool(self.sparse.data.min(initial=0) >= -_TOLERANCE)
 
     @cached_property
     def diameter(self) -> int:
-        """Hops between the two clients that are farthest apart: what news needs to reach everyone."""
+        """The largest number of hops between two clients."""
         return int(nx.diameter(self.graph))
 
     def neighbors(self, client: int) -> list[int]:
-        """The clients that `client` talks to, rising."""
+        """The neighbours of `client`, ascending."""
         return sorted(self.graph.neighbors(check_integer("client", client, 0, self.clients - 1)))
 
     @property
     def degrees(self) -> npt.NDArray[np.int64]:
-        """How many neighbours each client has."""
+        """The number of neighbours of each client."""
         return np.array([degree for _, degree in self.graph.degree], np.int64)
 
     def __repr__(self) -> str:
@@ -122,9 +122,9 @@ def mixing_matrix(
     """The mixing matrix of a graph.
 
     Args:
-        graph: Any connected, undirected networkx graph; its clients are numbered 0, 1, ... in the order of its nodes.
-        weights: The name of a rule (`"metropolis"`, `"max_degree"`, `"best_constant"`, `"fdla"`, `"fmmc"`, or any of
-            them made lazy, (W + I)/2, as in `"lazy:fdla"`), the matrix itself, or the .csv or .npy file it is in.
+        graph: Any connected, undirected networkx graph. Clients are numbered 0, 1, ... in the order of its nodes.
+        weights: The name of a rule (`"metropolis"`, `"max_degree"`, `"best_constant"`, `"fdla"`, `"fmmc"`, or a lazy
+            version of one, (W + I)/2, such as `"lazy:fdla"`), a matrix, or a .csv or .npy file that holds one.
 
     >>> import gossamer as gs
     >>> gs.mixing_matrix(gs.ring(10), weights="fdla")
@@ -147,9 +147,9 @@ def mixing_matrix(
 
 
 def lazy(mixing: MixingMatrix) -> MixingMatrix:
-    """(W + I)/2: no eigenvalue below 0, and the gap of W to its second largest halved."""
+    """(W + I)/2: no eigenvalue is negative, and the distance of the second largest to 1 is halved."""
     if not isinstance(mixing, MixingMatrix):
-        raise InputError(f"`lazy` takes a MixingMatrix, got {type(mixing).__name__}; by name, weights='lazy:fdla'.")
+        raise InputError(f"`lazy` takes a MixingMatrix, got {type(mixing).__name__}; a rule is weights='lazy:fdla'.")
     second, least = mixing._ends
     half = (mixing.sparse + sparse.eye_array(mixing.clients)) / 2
     return MixingMatrix(half, mixing.graph, edges_of(mixing.graph), ((1 + second) / 2, (1 + least) / 2))
@@ -159,15 +159,15 @@ def _by_rule(name: str, clients: int, edges: Edges) -> npt.NDArray[np.float64]:
     first, _, rest = name.partition(":")
     lazily = normal(first) == "lazy"
     if lazily and not rest:
-        raise InputError("The weights 'lazy' need a rule to make lazy, as in 'lazy:metropolis'.")
+        raise InputError("The weights 'lazy' need the name of a rule, such as 'lazy:metropolis'.")
     w: npt.NDArray[np.float64] = rules.get(rest if lazily else name)(clients, edges)
     return w / 2 if lazily else w  # W = I - sum of w_e (...), so halving w halves W - I
 
 
 def check_weights(w: sparse.csr_array, n: int, edges: Edges) -> None:
-    """Right size, finite, symmetric, unit row sums, nothing off the graph: or a sentence with the place."""
+    """Check size, finiteness, symmetry, row sums, and that non-zero weights lie on edges of the graph."""
     if w.shape != (n, n):
-        raise InputError(f"A mixing matrix of {n} clients is {n} x {n}, got {' x '.join(map(str, w.shape))}.")
+        raise InputError(f"A mixing matrix of {n} clients must be {n} x {n}, got {' x '.join(map(str, w.shape))}.")
     if not np.isfinite(w.data).all():
         raise InputError("A mixing matrix must hold finite numbers, got NaN or Inf.")
     entries = w.tocoo()

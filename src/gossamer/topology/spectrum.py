@@ -1,4 +1,4 @@
-"""The ends of a spectrum, which say how well a graph mixes: in closed form where it is known, else computed."""
+"""Extreme eigenvalues of Laplacians and mixing matrices: in closed form for known graphs, otherwise computed."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,18 +16,18 @@ _DENSE_UP_TO = 1000  # clients for which all eigenvalues are computed: 0.1 s
 
 @dataclass(frozen=True)
 class Family:
-    """What is known of a graph of a known family: the ends of its Laplacian's spectrum."""
+    """The extreme Laplacian eigenvalues of a graph of a known family."""
 
     smallest: float
-    """The smallest eigenvalue but for 0."""
+    """The smallest eigenvalue above 0."""
     largest: float
     equal_weights: bool = False
-    """Whether the weights of largest rho are all equal: so where every edge looks like every other (edge-transitive
-    graphs, by convexity), and on a path (Boyd, Diaconis, Sun and Xiao, 2006)."""
+    """Whether the weights with the largest rho are all equal. They are on edge-transitive graphs, by convexity, and on
+    paths (Boyd, Diaconis, Sun and Xiao, 2006)."""
 
 
 def family(clients: int, edges: Edges) -> Family | None:
-    """The family of a connected graph, however a ring, path, star or complete graph is numbered; None if unknown."""
+    """The family of a connected graph, or None. Rings, paths, stars and complete graphs may be numbered in any way."""
     if clients == 1:
         return None
     n, degrees = clients, np.bincount(edges.ravel(), minlength=clients)
@@ -41,7 +41,7 @@ def family(clients: int, edges: Edges) -> Family | None:
         return Family(*_path(n), equal_weights=True)
     if (degrees == n.bit_length() - 1).all() and n == 1 << (n.bit_length() - 1) and _same(edges, hypercube_edges(n)):
         return Family(2, 2 * (n.bit_length() - 1), equal_weights=True)
-    for cols in edges[edges[:, 0] == 0, 1].tolist():  # one neighbour of client 0 stands below it, in the second row
+    for cols in edges[edges[:, 0] == 0, 1].tolist():  # one neighbour of client 0 is in the second row, below it
         rows = n // cols
         if rows * cols != n:
             continue
@@ -69,13 +69,13 @@ def _path(n: int) -> tuple[float, float]:
 
 
 def _product(side: Callable[[int], tuple[float, float]], rows: int, cols: int, equal_weights: bool = False) -> Family:
-    """The eigenvalues of a Cartesian product are the sums of its factors'."""
+    """A Cartesian product: its eigenvalues are the sums of those of its factors."""
     (low, high), (other_low, other_high) = side(rows), side(cols)
     return Family(min(low, other_low), high + other_high, equal_weights)
 
 
 def laplacian_ends(clients: int, edges: Edges) -> tuple[float, float]:
-    """The smallest (but for 0) and the largest eigenvalue of the graph's Laplacian."""
+    """The smallest eigenvalue above 0 and the largest of the graph's Laplacian."""
     known = family(clients, edges)
     if known is not None:
         return known.smallest, known.largest
@@ -87,7 +87,7 @@ def laplacian_ends(clients: int, edges: Edges) -> tuple[float, float]:
 def from_edge_weights(
     clients: int, edges: Edges, w: "np.ndarray[tuple[int], np.dtype[np.float64]]"
 ) -> sparse.csr_array:
-    """W with these weights on the edges and the rest of each row on the diagonal: rows sum to 1 by construction."""
+    """W with these weights on the edges, and the diagonal that makes the rows sum to 1."""
     i, j = edges.T
     off = sparse.coo_array((np.tile(w, 2), (np.r_[i, j], np.r_[j, i])), shape=(clients, clients)).tocsr()
     return sparse.csr_array(off + sparse.diags_array(1 - off.sum(axis=1)))
@@ -101,15 +101,15 @@ def ends(w: sparse.csr_array) -> tuple[float, float]:
     if clients <= _DENSE_UP_TO:
         eigenvalues = np.linalg.eigvalsh(w.toarray())
         return float(eigenvalues[-2]), float(eigenvalues[0])
-    # Lanczos, which is quick where the gap is wide; where it is narrow the graph has small cuts, so that W - I factors
-    # into sparse triangles, and shift-and-invert is quick.
-    start = np.cos(np.arange(clients) ** 2)  # any vector that no symmetry of a graph leaves alone; fixed, to repeat
+    # Lanczos is fast if the gap is wide. If it is narrow the graph has small cuts, so that W - I has sparse triangular
+    # factors and shift-and-invert is fast.
+    start = np.cos(np.arange(clients) ** 2)  # a fixed vector without any symmetry of the graph
     second = _lanczos(w, start, k=2, which="LA")
     if second is None:
         second = float(eigsh(w, k=2, sigma=1 + 1e-9, v0=start, return_eigenvectors=False).min())
     least = _lanczos(w, start, k=1, which="SA")
     if least is None:
-        # The lower end is crowded. Near -1 it limits the gap, and needs the same care as the upper; else six digits do.
+        # Many eigenvalues are near the smallest. It limits the gap only near -1; otherwise six digits are enough.
         least = _lanczos(w, start, k=1, which="SA", tolerance=1e-6)
         if least is None or least < -0.99:
             least = float(eigsh(w, k=1, sigma=-1 - 1e-9, v0=start, return_eigenvectors=False).min())

@@ -1,4 +1,4 @@
-"""Rules for weights: from the edges of a connected graph to one weight an edge; the diagonal of W takes the rest."""
+"""Weight rules: one weight per edge of a connected graph; the diagonal of W makes the rows sum to 1."""
 
 import numpy as np
 import numpy.typing as npt
@@ -13,7 +13,7 @@ EdgeWeights = npt.NDArray[np.float64]
 
 @weights.register("metropolis")
 def metropolis(clients: int, edges: Edges) -> EdgeWeights:
-    """1 / (1 + the larger degree of the edge's two ends): needs only the neighbours' degrees."""
+    """1 / (1 + the larger degree of the two clients); needs only the degrees of neighbours."""
     larger: EdgeWeights = _degrees(clients, edges)[edges].max(axis=1)
     return 1 / (1 + larger)
 
@@ -26,19 +26,19 @@ def max_degree(clients: int, edges: Edges) -> EdgeWeights:
 
 @weights.register("best_constant")
 def best_constant(clients: int, edges: Edges) -> EdgeWeights:
-    """The best of all rules with one weight for every edge: 2 over the sum of the Laplacian's extreme eigenvalues."""
+    """The best single weight for all edges: 2 / (the sum of the extreme Laplacian eigenvalues)."""
     return np.full(len(edges), 2 / sum(laplacian_ends(clients, edges)) if len(edges) else 0.0)
 
 
 @weights.register("fdla")
 def fdla(clients: int, edges: Edges) -> EdgeWeights:
-    """Fastest distributed linear averaging: the largest rho of all symmetric weights (Xiao and Boyd, 2004)."""
+    """Fastest distributed linear averaging: the symmetric weights with the largest rho (Xiao and Boyd, 2004)."""
     return fastest(clients, edges, nonnegative=False)
 
 
 @weights.register("fmmc")
 def fmmc(clients: int, edges: Edges) -> EdgeWeights:
-    """Fastest mixing Markov chain: the largest rho of all weights W >= 0 (Boyd, Diaconis and Xiao, 2004)."""
+    """Fastest mixing Markov chain: the weights W >= 0 with the largest rho (Boyd, Diaconis and Xiao, 2004)."""
     return fastest(clients, edges, nonnegative=True)
 
 

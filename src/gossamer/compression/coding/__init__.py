@@ -1,1 +1,1 @@
-"""Integers as bits: the coders under the messages."""
+"""Encoding of integers and floats as bytes: the coders that messages use."""

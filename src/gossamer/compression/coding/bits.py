@@ -1,4 +1,4 @@
-"""Unsigned integers of a fixed number of bits, packed one after another (lowest bit first)."""
+"""Bit packing: unsigned integers of a fixed width, one after another, lowest bit first."""
 
 from functools import cache
 
@@ -12,7 +12,7 @@ Bytes = npt.NDArray[np.uint8]
 
 
 def packed_size(count: int, width: int) -> int:
-    """Bytes that `count` values of `width` bits take."""
+    """Bytes of `count` values of `width` bits."""
     return -(-count * width // 8)
 
 
@@ -27,7 +27,7 @@ def pack(values: npt.NDArray[np.integer], width: int) -> Bytes:
 
 
 def unpack(payload: bytes, count: int, width: int) -> npt.NDArray[np.integer]:
-    """The `count` values that `pack` wrote; padding bits must be zero, so that one message has one encoding."""
+    """Read the `count` values that `pack` wrote. Padding bits must be zero, so that every message has one encoding."""
     if len(payload) != packed_size(count, width):
         raise CodecError(f"{count} values of {width} bits take {packed_size(count, width)} bytes, got {len(payload)}.")
     groups = -(-count // _GROUP)
@@ -40,13 +40,13 @@ def unpack(payload: bytes, count: int, width: int) -> npt.NDArray[np.integer]:
     return flat[:count]
 
 
-# Up to eight bits: eight values are the bytes of one 64-bit word, and three steps push neighbours together: pairs into
-# 2w bits, pairs of pairs into 4w, all into 8w. A step touches every word once, in place of every value.
+# Up to eight bits: eight values are the bytes of one 64-bit word. Three steps move neighbours together: pairs into 2w
+# bits, pairs of pairs into 4w, and all into 8w. Each step operates on words instead of on single values.
 
 
 @cache
 def _steps(width: int) -> list[tuple[np.uint64, np.uint64, np.uint64]]:
-    """For each step: how far the upper half of a lane moves, and the masks of lower and moved upper halves."""
+    """For each step: the shift of the upper half of a lane, and the masks of the lower and the shifted upper half."""
     steps = []
     for lane, filled in ((16, width), (32, 2 * width), (64, 4 * width)):
         low = sum(((1 << filled) - 1) << at for at in range(0, 64, lane))
@@ -88,7 +88,7 @@ def _unpack_words(grouped: Bytes, width: int) -> npt.NDArray[np.int64]:
 
 
 def _overlaps(width: int) -> list[tuple[int, int, int]]:
-    """Each value and byte of a group that share bits, and how far the byte's first bit is from the value's."""
+    """Each pair of a value and a byte of a group that share bits, and the distance between their first bits."""
     return [
         (lane, byte, byte * 8 - lane * width)
         for lane in range(_GROUP)

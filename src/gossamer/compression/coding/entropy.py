@@ -1,16 +1,15 @@
-"""Entropy coding of integers: a symbol model that costs a byte or little more, and an ANS coder (constriction).
+"""Entropy coding of integers: a symbol model that takes one byte or a few more, and an ANS coder (constriction).
 
-An integer's size falls into a bucket, which the model knows, and the bits below it, which are taken as they come: sizes
-under 32 are buckets of their own, above that four buckets share each power of two. Where most integers are zero, the
-gaps between the others are coded in place of the zeros, so that time and bits go where the information is.
+The magnitude of an integer ("size") is split into a bucket, which the model codes, and extra bits within the bucket,
+which are sent as they are. Sizes below 32 are buckets of their own; above that there are four buckets per power of two.
+If most integers are zero, the gaps between the others are coded instead of the zeros.
 
-A model is a table of integer frequencies that sender and receiver build alike, from one of
+A model is a table of integer frequencies that sender and receiver build from the same bytes, one of
 
-- a byte that names one of 250 tables made beforehand: bell curves of five shapes and fifty widths. It costs next to
-  nothing, and suits short messages;
-- a byte a bucket: the histogram itself, each frequency kept to four bits of precision.
+- one byte: the number of one of 250 fixed tables, bell curves of five shapes and fifty widths, for short messages;
+- one byte per bucket: the histogram itself, with four bits of precision per frequency.
 
-Tables are made of integers and the four exact operations of IEEE 754 alone, so every machine makes the same.
+Tables are computed with integers and the four exact operations of IEEE 754 only, so every machine builds the same ones.
 """
 
 from enum import Enum
@@ -26,29 +25,29 @@ from gossamer.errors import CodecError
 Integers = npt.NDArray[Any]
 Floats = npt.NDArray[np.float64]
 
-_DIRECT = 32  # sizes below this are buckets of their own
+_DIRECT = 32  # each size below this has its own bucket
 _PER_OCTAVE = 4
 _BUCKETS = _DIRECT + _PER_OCTAVE * 27  # sizes below 2^32
-_TOTAL = 1 << 16  # what the frequencies of a table add up to
-_SPARSE, _HISTOGRAM = 254, 255  # first bytes that do not name a table
-_SPARSE_BELOW = 0.25  # share of non-zero integers under which gaps are coded
+_TOTAL = 1 << 16  # sum of the frequencies of a table
+_SPARSE, _HISTOGRAM = 254, 255  # first bytes that are not the number of a table
+_SPARSE_BELOW = 0.25  # fraction of non-zero integers below which gaps are coded
 
 
 class Style(Enum):
-    """How a symbol joins a bucket and a sign."""
+    """How a symbol combines a bucket and a sign."""
 
     UNSIGNED = 0  # no sign
-    SIGNED = 1  # a sign for every bucket but zero's
-    NONZERO = 2  # a sign for every bucket: sizes count from one
+    SIGNED = 1  # a sign for every bucket except that of zero
+    NONZERO = 2  # a sign for every bucket; sizes are reduced by one
 
 
 def encode_unsigned(values: Integers) -> bytes:
-    """The bytes of a row of non-negative integers; who decodes them must know their number."""
+    """Encode a row of non-negative integers. The decoder must know their number."""
     return _finish([_Section.of(values, None, Style.UNSIGNED)])
 
 
 def decode_unsigned(data: bytes, count: int) -> npt.NDArray[np.int64]:
-    """Read back what `encode_unsigned` wrote."""
+    """Decode what `encode_unsigned` wrote."""
     reader = Reader(data)
     model, table = _read_model(reader, reader.take(1)[0], Style.UNSIGNED)
     coder = _decoder(reader)
@@ -58,7 +57,7 @@ def decode_unsigned(data: bytes, count: int) -> npt.NDArray[np.int64]:
 
 
 def encode_signed(values: Integers, highest: int) -> bytes:
-    """The bytes of a row of integers of size `highest` at the most; who decodes them must know their number."""
+    """Encode a row of integers in [-highest, highest]. The decoder must know their number."""
     nonzero = np.count_nonzero(values)
     if nonzero >= _SPARSE_BELOW * len(values):
         return _finish([_Section.of_signed(values, highest)])
@@ -72,7 +71,7 @@ def encode_signed(values: Integers, highest: int) -> bytes:
 
 
 def decode_signed(data: bytes, count: int) -> npt.NDArray[np.int64]:
-    """Read back what `encode_signed` wrote."""
+    """Decode what `encode_signed` wrote."""
     reader = Reader(data)
     first = reader.take(1)[0]
     if first != _SPARSE:
@@ -84,7 +83,7 @@ def decode_signed(data: bytes, count: int) -> npt.NDArray[np.int64]:
     values = np.zeros(count, np.int64)
     kept = reader.varint()
     if kept >= max(1, _SPARSE_BELOW * count):
-        raise CodecError(f"{kept} non-zero integers of {count} are not few.")
+        raise CodecError(f"Invalid number of non-zero integers {kept}; expected fewer than a quarter of {count}.")
     if kept == 0:
         reader.end()
         return values
@@ -95,7 +94,7 @@ def decode_signed(data: bytes, count: int) -> npt.NDArray[np.int64]:
     _check_empty(coder)
     places = np.cumsum(gaps + 1) - 1
     if places[-1] >= count or (gaps >= count).any():
-        raise CodecError(f"A place beyond the last of {count}.")
+        raise CodecError(f"Invalid index {places[-1]} of a non-zero integer; there are {count} integers.")
     values[places] = signed
     return values
 
@@ -104,7 +103,7 @@ def decode_signed(data: bytes, count: int) -> npt.NDArray[np.int64]:
 
 
 def _extra_bits(bucket: int) -> int:
-    """Bits below the bucket."""
+    """The number of extra bits within the bucket."""
     return 0 if bucket < _DIRECT else (bucket - _DIRECT) // _PER_OCTAVE + 3
 
 
@@ -127,13 +126,13 @@ def _bucket_of(sizes: Integers) -> Integers:
 
 
 _ZIGZAG = np.array([2 * v if v >= 0 else -2 * v - 1 for v in [*range(_DIRECT), *range(-_DIRECT, 0)]], np.int32)
-"""The symbol of a small signed value; a negative value counts from the end of the table, as an index does."""
+"""The symbol of each small signed value; negative values index the table from its end."""
 _ZAGZIG = np.array([-(s + 1) // 2 if s % 2 else s // 2 for s in range(2 * _DIRECT - 1)], np.int64)
-"""The value of a symbol."""
+"""The value of each symbol."""
 
 
 def _groups(buckets: Integers, counts: Integers) -> list[tuple[int, Integers]]:
-    """For each bucket with bits below it, rising: where its members stand."""
+    """For each bucket with extra bits, in ascending order: the indices of its members."""
     if len(counts) <= _DIRECT:
         return []
     order = np.argsort(buckets.astype(np.uint8), kind="stable")
@@ -142,11 +141,11 @@ def _groups(buckets: Integers, counts: Integers) -> list[tuple[int, Integers]]:
 
 
 class _Section(NamedTuple):
-    """A run of symbols under one model, and the bits below their buckets."""
+    """A sequence of symbols coded with one model, and their extra bits."""
 
     symbols: npt.NDArray[np.int32]
     counts: Integers  # of each bucket
-    extras: list[tuple[int, npt.NDArray[np.int32]]]  # for each bucket that has some: their number of bits, and the bits
+    extras: list[tuple[int, npt.NDArray[np.int32]]]  # for each bucket with extra bits: how many, and their values
     style: Style
 
     @classmethod
@@ -161,7 +160,7 @@ class _Section(NamedTuple):
 
     @classmethod
     def of_signed(cls, values: Integers, highest: int) -> "_Section":
-        """As `of`, for values with zeros among them; small ones take few passes."""
+        """As `of`, for signed values that include zeros, with a fast path for small ones."""
         if highest >= _DIRECT:
             return cls.of(np.abs(values.astype(np.int64)), values < 0, Style.SIGNED)
         symbols = _ZIGZAG[values]
@@ -179,10 +178,10 @@ _ROOT_2 = 1.4142135623730951
 
 @cache
 def _tables() -> npt.NDArray[np.int64]:
-    """Frequencies of every bucket (columns) under every bell curve (rows)."""
+    """The frequency of every bucket (columns) in every bell curve (rows)."""
     widths = np.array([2.0 ** (j // 2 - 5) * (_ROOT_2 if j % 2 else 1.0) for j in range(_WIDTHS)])
     weights = np.zeros((_SHAPES * _WIDTHS, _BUCKETS))
-    # A size is a real number rounded up or down at random: y counts for floor(y) with 1 - frac(y), else for the next.
+    # A size is a real number y rounded at random: to floor(y) with probability 1 - frac(y), else to the next integer.
     grid = [((i + 0.5) / 1024, 1 / 1024) for i in range(1024)] + [
         (1 + (i + 0.5) / 16, 1 / 16) for i in range(16 * (_DIRECT - 1))
     ]
@@ -193,12 +192,12 @@ def _tables() -> npt.NDArray[np.int64]:
     for bucket in range(_DIRECT, _BUCKETS):
         width = 1 << _extra_bits(bucket)
         weights[:, bucket] += _density(_lowest(bucket) + width / 2, widths) * width
-    total = np.add.accumulate(weights, axis=1)[:, -1:]  # one after another, so in the same order everywhere
+    total = np.add.accumulate(weights, axis=1)[:, -1:]  # sequential, so the same rounding everywhere
     return _normalized(np.floor(weights / total * 2.0**40).astype(np.int64) + 1)
 
 
 def _density(y: float, widths: Floats) -> Floats:
-    """Five shapes, from heavy tails to none: 1/(1 + y^2/...)^(1, 2, 4, 16) and 1/(1 + y/...)^16."""
+    """Five shapes, from heavy to light tails: 1/(1 + y^2/...)^(1, 2, 4, 16) and 1/(1 + y/...)^16."""
     z = y / widths
     rows = []
     for power in (1, 2, 4, 16):
@@ -213,7 +212,7 @@ def _density(y: float, widths: Floats) -> Floats:
 
 
 def _normalized(weights: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Rows of integer weights as frequencies that add up to _TOTAL; what is not zero stays so."""
+    """Turn rows of integer weights into frequencies that sum to _TOTAL; non-zero weights stay non-zero."""
     total = weights.sum(axis=1, keepdims=True)
     frequency = np.where(weights > 0, np.maximum(1, weights * _TOTAL // total), 0)
     frequency[np.arange(len(frequency)), frequency.argmax(axis=1)] += _TOTAL - frequency.sum(axis=1)
@@ -221,12 +220,12 @@ def _normalized(weights: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
 
 
 _STEPS = np.array([0] + [(16 + byte % 16) << (byte // 16) for byte in range(1, 256)], np.int64)
-"""What a histogram's bytes stand for: zero, then weights some 3 to 6 % apart."""
+"""The weight of each byte of a histogram: zero, then weights 3 to 6 % apart."""
 
 
 @cache
 def _costs() -> Floats:
-    """Bits that a symbol of each bucket (rows) costs under each table (columns), without its sign."""
+    """Bits of a symbol of each bucket (rows) with each table (columns), without its sign."""
     return np.ascontiguousarray(-np.log2(_tables() / _TOTAL).T)
 
 
@@ -235,7 +234,7 @@ _N_LOG_N = np.array([0.0] + [n * np.log2(n) for n in range(1, _MEMO)])
 
 
 def _entropy(counts: Integers) -> float:
-    """Bits that the symbols take at the least, if their counts are known."""
+    """The fewest bits for the symbols if their counts are known."""
     total = int(counts.sum())
     if total < _MEMO:
         return float(_N_LOG_N[total] - _N_LOG_N[counts].sum())
@@ -247,10 +246,10 @@ _SHORT, _FITTING = 200, 3.0
 
 
 def _choose(symbols: Integers, counts: Integers) -> tuple[bytes, npt.NDArray[np.int64] | int]:
-    """The cheaper model: its bytes, and its table's number or its frequencies."""
+    """The model that needs fewer bits: its bytes, and the number of its table or its frequencies."""
     by_table = counts.astype(np.float64) @ _costs()[: len(counts)]
     best = int(by_table.argmin())
-    # A histogram takes 8 (1 + buckets) bits to send: of a short message with a fitting table it cannot pay for itself.
+    # A histogram takes 8 (1 + buckets) bits, which it cannot save on a short message that fits one of the tables.
     if by_table[best] < _FITTING * len(symbols) and len(symbols) < _SHORT:
         return bytes([best]), best
     used = int(counts.nonzero()[0][-1]) + 1
@@ -264,14 +263,14 @@ def _choose(symbols: Integers, counts: Integers) -> tuple[bytes, npt.NDArray[np.
 
 
 def _read_model(reader: Reader, first: int, style: Style) -> tuple[Any, int]:
-    """The model that `_choose` wrote, and how many buckets it knows."""
+    """The model that `_choose` wrote, and its number of buckets."""
     if first < _SHAPES * _WIDTHS:
         return _model_of_table(first, style), _BUCKETS
     if first != _HISTOGRAM:
-        raise CodecError(f"There is no symbol model {first}.")
+        raise CodecError(f"Unknown symbol model {first}.")
     codes = np.frombuffer(reader.take(reader.take(1)[0]), np.uint8)
     if len(codes) == 0 or len(codes) > _BUCKETS or codes[-1] == 0:
-        raise CodecError(f"A histogram of {len(codes)} buckets cannot be.")
+        raise CodecError(f"Invalid histogram of {len(codes)} buckets; expected 1 to {_BUCKETS}, the last one non-zero.")
     return _model(_normalized(_STEPS[codes][None])[0], style), len(codes)
 
 
@@ -281,7 +280,7 @@ def _model_of_table(number: int, style: Style) -> Any:
 
 
 def _model(frequencies: npt.NDArray[np.int64], style: Style) -> Any:
-    """A constriction model; halves and sixteen-bit fractions are exact in float64, so it is the same everywhere."""
+    """A constriction model. Its probabilities are exact in float64, so it is the same on every machine."""
     import constriction
 
     p = frequencies / _TOTAL
@@ -290,7 +289,7 @@ def _model(frequencies: npt.NDArray[np.int64], style: Style) -> Any:
         if style is Style.SIGNED:
             p = np.concatenate([2 * p[:1], p[2:]])
     if len(p) == 1:
-        p = np.array([p[0], 0.0])  # a model needs two symbols at least
+        p = np.array([p[0], 0.0])  # a model needs at least two symbols
     return constriction.stream.model.Categorical(p, perfect=False)
 
 
@@ -298,7 +297,7 @@ def _model(frequencies: npt.NDArray[np.int64], style: Style) -> Any:
 
 
 def _finish(sections: list[_Section]) -> bytes:
-    """Models in the clear, then one ANS stream; the coder is a stack, so what is read first goes in last."""
+    """The bytes of the models, then one ANS stream. The coder is a stack, so sections are pushed in reverse order."""
     import constriction
 
     chosen = [_choose(section.symbols, section.counts) for section in sections]
@@ -306,8 +305,8 @@ def _finish(sections: list[_Section]) -> bytes:
     for section, (_, table) in zip(reversed(sections), reversed(chosen), strict=True):
         for bits, extra in reversed(section.extras):
             _push_bits(coder, extra, bits)
-        made = _model_of_table(table, section.style) if isinstance(table, int) else _model(table, section.style)
-        coder.encode_reverse(section.symbols, made)
+        model = _model_of_table(table, section.style) if isinstance(table, int) else _model(table, section.style)
+        coder.encode_reverse(section.symbols, model)
     words: npt.NDArray[np.uint32] = coder.get_compressed()
     return b"".join(head for head, _ in chosen) + words.astype("<u4").tobytes().rstrip(b"\0")
 
@@ -322,14 +321,14 @@ def _decoder(reader: Reader) -> Any:
 
 
 def _pop(coder: Any, model: Any, buckets: int, count: int, style: Style) -> npt.NDArray[np.int64]:
-    """`count` integers, with their signs where the style has some."""
+    """Decode `count` integers, with signs if the style has them."""
     symbols: npt.NDArray[np.int32] = coder.decode(model, count)
     if style is Style.SIGNED and symbols.max() < min(len(_ZAGZIG), 2 * buckets - 1):
         return _ZAGZIG[symbols]
     bucket = symbols if style is Style.UNSIGNED else (symbols + (style is Style.SIGNED)) >> 1
     largest = int(bucket.max())
     if largest >= buckets:
-        raise CodecError(f"Bucket {largest} is beyond the model's {buckets}.")
+        raise CodecError(f"Invalid bucket {largest}; the model has {buckets}.")
     sizes = bucket.astype(np.int64)
     for b, places in _groups(bucket, np.bincount(bucket)) if largest >= _DIRECT else []:
         sizes[places] = _lowest(b) + _pop_bits(coder, len(places), _extra_bits(b))
@@ -340,7 +339,7 @@ def _pop(coder: Any, model: Any, buckets: int, count: int, style: Style) -> npt.
     )
 
 
-_WORD = 16  # bits that go through the coder at once: its models end at 24
+_WORD = 16  # bits coded at once; a model allows at most 24
 
 
 def _push_bits(coder: Any, values: npt.NDArray[np.int32], bits: int) -> None:
@@ -365,4 +364,4 @@ def _pop_bits(coder: Any, count: int, bits: int) -> npt.NDArray[np.int64]:
 
 def _check_empty(coder: Any) -> None:
     if not coder.is_empty():
-        raise CodecError("The coded integers go on after the last.")
+        raise CodecError("The coded integers continue after the last one.")

@@ -1,4 +1,4 @@
-"""The small change of the wire: varints, floats, and a reader that never reads past the end."""
+"""Wire primitives: varints, floats, and a reader that never reads past the end."""
 
 import math
 from typing import Any
@@ -15,7 +15,7 @@ _NATIVE: dict[torch.dtype, np.dtype[Any]] = {torch.float32: np.dtype("f4"), torc
 
 
 def varint(value: int) -> bytes:
-    """A non-negative integer, seven bits a byte, lowest first."""
+    """Encode a non-negative integer in 7 bits per byte, lowest first; the top bit marks that more bytes follow."""
     if value < 128:
         return bytes((value,))
     out = bytearray()
@@ -26,31 +26,31 @@ def varint(value: int) -> bytes:
 
 
 def varint_size(value: int) -> int:
-    """Bytes that `varint` takes."""
+    """The length of `varint(value)` in bytes."""
     return max(1, -(-value.bit_length() // 7))
 
 
 class Reader:
-    """Bytes read from left to right; whoever asks for more than there is gets a CodecError."""
+    """Reads bytes from left to right; reading past the end raises a CodecError."""
 
     def __init__(self, data: bytes, at: int = 0) -> None:
         self.data, self.at = data, at
 
     @property
     def left(self) -> int:
-        """Bytes not read yet."""
+        """The number of bytes not read yet."""
         return len(self.data) - self.at
 
     def take(self, count: int) -> bytes:
         """The next `count` bytes."""
         start, end = self.at, self.at + count
         if end > len(self.data):
-            raise CodecError(f"The packet ends {end - len(self.data)} bytes too soon.")
+            raise CodecError(f"The packet is {end - len(self.data)} bytes too short.")
         self.at = end
         return self.data[start:end]
 
     def rest(self) -> bytes:
-        """All that is left."""
+        """All remaining bytes."""
         return self.take(self.left)
 
     def varint(self) -> int:
@@ -61,9 +61,9 @@ class Reader:
             value |= (byte & 127) << shift
             if byte < 128:
                 if byte == 0 and shift:
-                    raise CodecError("A number in the packet is not in its shortest form.")
+                    raise CodecError(f"The integer {value} in the packet is not in its shortest form.")
                 return value
-        raise CodecError("A number in the packet is too long.")
+        raise CodecError("An integer in the packet has more than 63 bits.")
 
     def floats(self, count: int, dtype: torch.dtype) -> npt.NDArray[Any]:
         """The next `count` finite floats."""
@@ -73,12 +73,12 @@ class Reader:
         return values
 
     def end(self) -> None:
-        """Refuse bytes that nobody asked for."""
+        """Refuse remaining bytes."""
         if self.left:
-            raise CodecError(f"{self.left} bytes follow the end.")
+            raise CodecError(f"{self.left} unexpected bytes follow the end of a message.")
 
 
 def float_bytes(values: Tensor) -> list[bytes]:
-    """Each row of (rows, k) floats, little-endian."""
+    """The bytes of each row of (rows, k) floats, little-endian."""
     array = values.cpu().numpy().astype(_LITTLE_ENDIAN[values.dtype], copy=False)
     return [row.tobytes() for row in array]
