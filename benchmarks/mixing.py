@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 import gossamer as gs
-from gossamer.runtime.exchange.rows import Mixer
+from gossamer.kernels import Mixer
 from gossamer.topology.graphs import build_graph
 
 REPEATS = 5
@@ -56,7 +56,7 @@ def main() -> None:
     }
 
     x, q = (torch.randn(options.clients, options.dimension) for _ in range(2))
-    mixer = Mixer(gs.mixing_matrix(gs.ring(options.clients), "fdla"), torch.device("cpu"))
+    mixer = Mixer(gs.mixing_matrix(gs.ring(options.clients), "fdla").sparse, torch.device("cpu"))
     copies, mixings = [], []
     for _ in range(REPEATS):
         copies.append(seconds(lambda: (x.clone(), q.clone())))

@@ -30,7 +30,7 @@ import socket
 import time
 import traceback
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 from statistics import median
@@ -41,11 +41,13 @@ import torch.distributed as dist
 from torch import Tensor
 
 import gossamer as gs
-from gossamer.algorithms.base import Algorithm, Samples
+from gossamer.algorithms import Algorithm, Samples
 from gossamer.compression.coding.wire import varint, varint_size
+from gossamer.compression.packet import length as packet_length
 from gossamer.runtime.processes.client import Client
 from gossamer.runtime.processes.ranks import Ranks
-from gossamer.runtime.transport.gloo import Link, Links
+from gossamer.runtime.transport.base import Opening, Transport
+from gossamer.runtime.transport.loopback import Loopback, LoopbackTransport
 
 TIMES = ("step", "alone", "plain", "bare", "gloo")
 GLOO_TAG, PLAIN_TAG = 1, 2
@@ -97,66 +99,60 @@ class Given:
         raise NotImplementedError
 
 
-class Echo(Links):
-    """Links without a network: a neighbour's packet is the rank's own, with the number of the neighbour."""
+class Echo(LoopbackTransport):
+    """No network: a neighbour's packet is the rank's own, with the number of the neighbour."""
 
-    def __init__(self, rank: int, neighbors: Sequence[int], capacity: int) -> None:
-        self.rank, self.capacity, self.failure, self.round = rank, capacity, None, 0
-        self.links = {neighbor: Link(neighbor) for neighbor in neighbors}
-        self.buffers = {neighbor: torch.empty(capacity, dtype=torch.uint8) for neighbor in neighbors}
+    def __init__(self, opening: Opening) -> None:
+        super().__init__(Loopback(2), opening)
+        self.rank = opening.rank
+        self.packets: dict[int, bytes] = {}
         self.length = 0
         self.forging = 0.0
         """Seconds spent on changing packets, which are not part of a step."""
 
-    def send(self, packet: bytes) -> None:
+    def send(self, packet: bytes, to: Collection[int]) -> None:
         """Keep the packet for each neighbour."""
         began = time.perf_counter()
         self.length = len(packet)
         at = BEGINNING + varint_size(self.round)
-        for neighbor, buffer in self.buffers.items():
+        for neighbor in to:
             body = packet[:at] + varint(neighbor) + packet[at + varint_size(self.rank) : -4]
-            forged = body + zlib.crc32(body).to_bytes(4, "little")
-            buffer[: len(forged)] = torch.frombuffer(bytearray(forged), dtype=torch.uint8)
+            self.packets[neighbor] = body + zlib.crc32(body).to_bytes(4, "little")
         self.forging += time.perf_counter() - began
 
-    def receive(self, neighbor: int, left_at: float) -> Tensor:
+    def receive(self, neighbor: int, left_at: float) -> bytes:
         """The packet of a neighbour."""
-        return self.buffers[neighbor]
-
-    def close(self) -> None:
-        """Nothing to close."""
+        return self.packets[neighbor]
 
 
-class Plain(Links):
-    """The simplest links: a receive is posted when a packet is sent, and the step waits for both."""
+class Plain(LoopbackTransport):
+    """The simplest transport: a receive is posted when a packet is sent, and the step waits for both."""
 
-    def __init__(self, ranks: Ranks, neighbors: Sequence[int], capacity: int, tag: int) -> None:
-        self.ranks, self.capacity, self.failure, self.round, self.tag = ranks, capacity, None, 0, tag
-        self.links = {neighbor: Link(neighbor) for neighbor in neighbors}
+    def __init__(self, opening: Opening) -> None:
+        super().__init__(Loopback(2), opening)
+        self.ranks, self.capacity = opening.ranks, opening.capacity
+        self.works: dict[int, tuple[Tensor, Any, Any]] = {}
 
-    def send(self, packet: bytes) -> None:
+    def send(self, packet: bytes, to: Collection[int]) -> None:
         """Start sending and receiving."""
         tensor = torch.frombuffer(bytearray(packet), dtype=torch.uint8)
-        for neighbor, link in self.links.items():
-            buffer = link.free.popleft() if link.free else torch.empty(self.capacity, dtype=torch.uint8)
-            link.sends.append(self.ranks.isend(tensor, neighbor, self.tag))
-            link.posted.append((buffer, self.ranks.irecv(buffer, neighbor, self.tag)))
+        for neighbor in to:
+            buffer = torch.empty(self.capacity, dtype=torch.uint8)
+            sending = self.ranks.isend(tensor, neighbor, PLAIN_TAG)
+            self.works[neighbor] = (buffer, self.ranks.irecv(buffer, neighbor, PLAIN_TAG), sending)
 
-    def receive(self, neighbor: int, left_at: float) -> Tensor:
+    def receive(self, neighbor: int, left_at: float) -> bytes:
         """Wait for both."""
-        link = self.links[neighbor]
-        buffer, work = link.posted.popleft()
-        work.wait()
-        link.sends.popleft().wait()
-        return buffer
-
-    def close(self) -> None:
-        """Nothing to close."""
+        buffer, receiving, sending = self.works[neighbor]
+        receiving.wait()
+        sending.wait()
+        raw = buffer.numpy().tobytes()
+        return raw[: packet_length(raw[:160])]
 
 
 def step_times(client: Client, oracle: Given, rounds: int) -> list[float]:
     """Seconds of each round, without `Echo.forging`."""
-    links, taken = client.links, []
+    links, taken = client.transport, []
     for _ in range(rounds):
         aside = links.forging if isinstance(links, Echo) else 0.0
         began = time.perf_counter()
@@ -167,13 +163,13 @@ def step_times(client: Client, oracle: Given, rounds: int) -> list[float]:
     return taken
 
 
-def bare_times(links: Links, length: int, rounds: int) -> list[float]:
-    """Seconds of each exchange of packets through the links."""
-    (neighbor,), packet, taken = links.links, b"\xb1" * length, []
+def bare_times(transport: Transport, packet: bytes, rounds: int) -> list[float]:
+    """Seconds of each exchange of packets through the transport."""
+    (neighbor,), taken = transport.accounts, []
     for _ in range(rounds):
         began = time.perf_counter()
-        links.send(packet)
-        links.release(neighbor, links.receive(neighbor, began), length)
+        transport.send(packet, [neighbor])
+        transport.receive(neighbor, began)
         taken.append(time.perf_counter() - began)
     return taken
 
@@ -205,32 +201,34 @@ def measure(rank: int, cases: Sequence[Case], blocks: int) -> list[Seen]:
     results = []
     for number, case in enumerate(cases):
         oracle, start = Given(rank, case.d), torch.zeros(1, case.d)
+        opened: list[Echo] = []
+
+        def echo(opening: Opening, opened: list[Echo] = opened) -> Echo:
+            opened.append(Echo(opening))
+            return opened[0]
+
         joined, alone, plain = (
-            Client(case.method, mixing, ranks, start, run=number, channel=3 * number + kind) for kind in range(3)
+            Client(case.method, mixing, rank, start, ranks=ranks, run=number, channel=number, transport=transport)
+            for transport in ("gloo", echo, Plain)
         )
-        for client in (alone, plain):
-            client.links.close()
-        capacity = joined.links.capacity
-        echo = alone.links = Echo(rank, [1 - rank], capacity)
-        plain.links = Plain(ranks, [1 - rank], capacity, PLAIN_TAG)
         for client in (joined, alone, plain):
             step_times(client, oracle, 3)
         turns: dict[str, Callable[[], list[float]]] = {
             "step": partial(step_times, joined, oracle, case.rounds),
             "alone": partial(step_times, alone, oracle, case.rounds),
             "plain": partial(step_times, plain, oracle, case.rounds),
-            "bare": partial(bare_times, joined.links, echo.length, case.rounds),
-            "gloo": partial(gloo_times, ranks, echo.length, case.rounds),
+            "bare": partial(bare_times, joined.transport, opened[0].packets[1 - rank], case.rounds),
+            "gloo": partial(gloo_times, ranks, opened[0].length, case.rounds),
         }
         seen: dict[str, list[float]] = {name: [] for name in turns}
         for _ in range(blocks):
             for name, turn in turns.items():
-                joined.settle()
-                plain.settle()
+                joined.session.settle()
+                plain.session.settle()
                 dist.barrier()
                 seen[name].append(median(turn()))
         joined.close()
-        results.append(Seen(bytes=echo.length, times=seen))
+        results.append(Seen(bytes=opened[0].length, times=seen))
     ranks.leave()
     return results
 
@@ -238,13 +236,13 @@ def measure(rank: int, cases: Sequence[Case], blocks: int) -> list[Seen]:
 def ring(rank: int, size: int, rounds: int) -> dict[str, float]:
     """The mean and median seconds per round of one rank."""
     ranks, d = Ranks(120), 124
-    client = Client(beer(), gs.mixing_matrix(gs.ring(size)), ranks, torch.zeros(1, d))
+    client = Client(beer(), gs.mixing_matrix(gs.ring(size)), rank, torch.zeros(1, d), ranks=ranks)
     oracle = Given(rank, d)
     step_times(client, oracle, 3)
     dist.barrier()
     began = time.perf_counter()
     taken = step_times(client, oracle, rounds)
-    client.settle()
+    client.session.settle()
     mean = (time.perf_counter() - began) / rounds
     client.close()
     ranks.leave()

@@ -42,8 +42,8 @@ def digest(x):
     return zlib.crc32(np.ascontiguousarray(x.detach().cpu().numpy()).tobytes())
 
 def compressors():
-    make = registry.compressors.get
-    return {"gsgd": gs.gsgd(5), "top_k": gs.top_k(0.2), "rand_k": gs.rand_k(0.3), "blockwise_qsgd": gs.blockwise(gs.qsgd(16), 8)}
+    blockwise = gs.blockwise(gs.qsgd(16), 8)
+    return {"gsgd": gs.gsgd(5), "top_k": gs.top_k(0.2), "rand_k": gs.rand_k(0.3), "blockwise": blockwise}
 
 def problems():
     module = torch.nn.Sequential(torch.nn.Linear(30, 4), torch.nn.Tanh(), torch.nn.Linear(4, 2))
@@ -93,7 +93,7 @@ for name in registry.methods.names():
                     except gs.InputError as error:
                         found[key] = ["refused"]
                         continue
-                    found[key] = [digest(run.x), run.record.rows[-1].get("bits") if isinstance(run.record.rows[-1], dict) else run.record.rows[-1].bits, symbols[0]]
+                    found[key] = [digest(run.x), float(run.final.bits), symbols[0]]
 json.dump(found, open(sys.argv[4], "w"))
 '''
 

@@ -11,7 +11,7 @@ from torch import Tensor
 import gossamer as gs
 from gossamer import algorithms as al
 from gossamer.algorithms.about import about
-from gossamer.algorithms.porter import clip
+from gossamer.algorithms.estimators import clip
 from gossamer.compression import packet
 from gossamer.compression.partial import Partial
 from gossamer.registry import methods
@@ -182,7 +182,8 @@ def test_full_gradients_row_by_row_are_full_gradients(method: gs.Algorithm) -> N
         rows.step()
         y = whole.exchange.mix(problem.gradient(whole.state.x))
         x = whole.exchange.mix(whole.state.x - 0.05 * y)
-        whole.state, whole.t = replace(whole.state, x=x, y=y, old=problem.gradient(whole.state.x)), 1
+        whole.state = replace(whole.state, x=x, y=y, gradient=problem.gradient(whole.state.x))
+        whole.session.t = 1
     for _ in range(30):
         rows.step()
         whole.step()

@@ -16,7 +16,7 @@ import gossamer as gs
 from gossamer.compression import packet
 from gossamer.compression.base import Message
 from gossamer.compression.dithering import Levels
-from gossamer.runtime.simulator import Simulation
+from gossamer.runtime.simulation import Simulation
 
 ROOT = Path(__file__).parents[2]
 ALLOWANCE = 128  # bits per message for everything but the symbols
@@ -27,7 +27,7 @@ def recorded(sim: Simulation, rounds: int, every: int) -> list[tuple[int, tuple[
     kept: list[tuple[int, tuple[Message, ...]]] = []
     count = sim.traffic.count
 
-    def spy(messages: tuple[Message, ...], t: int, seeds: Any) -> None:
+    def spy(messages: Any, t: int, seeds: Any) -> None:
         if t and t % every == 0:
             kept.append((t, messages))
         count(messages, t, seeds)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 import gossamer as gs
-from gossamer.algorithms.base import Round
+from gossamer.algorithms import Round
 from gossamer.algorithms.dsgd import DSGDState
 from gossamer.compression.dense import Dense
 from gossamer.compression.layout import Layout
@@ -109,7 +109,7 @@ class Faulty(gs.DSGD):
     ("fault", "said"),
     [
         ("drifts", "mean model moves"),
-        ("in place", "step changes `x`"),
+        ("in place", "step changes `state.x`"),
         ("seeds meet", "a seed run beside another"),
         ("numbered", "numbering the clients"),
         ("stuck", "300 rounds on a quadratic"),

@@ -1,7 +1,7 @@
 """Simulated = real: the same models, the same symbols, the same packet lengths, the same bits."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
@@ -13,13 +13,14 @@ from processes import spawn
 
 import gossamer as gs
 from gossamer.compression import packet
-from gossamer.compression.base import Message
 from gossamer.registry import compressors, methods
 from gossamer.runtime.oracle import BatchOracle
 from gossamer.runtime.processes.client import Client
 from gossamer.runtime.processes.ranks import Ranks
 from gossamer.runtime.simulation import Simulation
 from gossamer.runtime.start import starting_models
+from gossamer.runtime.transport.base import Open, Opening, Transport
+from gossamer.runtime.transport.gloo import GlooTransport
 from gossamer.streams import Streams
 
 BATCH = 17  # an odd size: vector instructions leave a remainder, which must not be rounded in another way
@@ -72,16 +73,21 @@ def some_cases() -> list[Case]:
     ]
 
 
-class Noting(Client):
-    """A client that keeps the packets it sends."""
+def noting(sent: list[bytes]) -> Open:
+    """Opens gloo, and keeps the packets that are sent."""
 
-    sent: list[bytes]
+    def opened(opening: Opening) -> Transport:
+        transport = GlooTransport(opening)
+        send = transport.send
 
-    def _exchange(self, *messages: Message | None) -> Any:
-        present = [message for message in messages if message is not None]
-        if present:
-            self.sent += packet.encode(present, run=self.run, round=self.t, clients=[self.rank], codec=self.codec)
-        return super()._exchange(*messages)
+        def note(packet: bytes, to: Collection[int]) -> None:
+            sent.append(packet)
+            send(packet, to)
+
+        transport.send = note  # type: ignore[method-assign]
+        return transport
+
+    return opened
 
 
 def real(rank: int, problem: gs.Problem, mixing: gs.MixingMatrix, cases: Sequence[Case]) -> Any:
@@ -90,13 +96,15 @@ def real(rank: int, problem: gs.Problem, mixing: gs.MixingMatrix, cases: Sequenc
     results = []
     for number, (method, rounds, codec) in enumerate(cases):
         x = starting_models(None, mine, Streams([0], [rank]))
-        client = Noting(method, mixing, ranks, x, codec=codec, run=number, channel=number)  # type: ignore[arg-type]
-        client.sent = []
+        sent: list[bytes] = []
+        how: Any = {"codec": codec, "run": number, "channel": number, "transport": noting(sent)}
+        client = Client(method, mixing, rank, x, ranks=ranks, **how)
         with torch.no_grad():
             for _ in range(rounds):
                 client.step(BatchOracle(mine, client.streams, client.t, BATCH, {}), method.lr_at(client.t))
         client.close()
-        results.append((client.state.x, client.sent, client.bytes, client.bits_nominal, client.links.numbers()))
+        counted = (client.exchange.bytes, client.exchange.bits_nominal)
+        results.append((client.state.x, sent, *counted, client.accounts()))
     ranks.leave()
     return results
 
@@ -106,13 +114,15 @@ def simulated(problem: gs.Problem, mixing: gs.MixingMatrix, number: int, case: C
     simulation = Simulation(method, problem, mixing, (0,), BATCH, codec=codec)  # type: ignore[arg-type]
     sent: list[list[bytes]] = []
     count = simulation.traffic.count
+    latest = [-1, 0]  # round, exchanges so far in it
 
-    def noting(messages: tuple[Message, ...], t: int, seeds: Sequence[int]) -> None:
-        clients = range(mixing.clients)
-        sent.append(packet.encode(messages, run=number, round=t, clients=clients, codec=codec))  # type: ignore[arg-type]
+    def note(messages: Any, t: int, seeds: Sequence[int]) -> None:
+        latest[:] = [t, latest[1] + 1 if latest[0] == t else 0]
+        how: Any = {"run": number, "round": t, "exchange": latest[1], "codec": codec}
+        sent.append(packet.encode(messages, clients=range(mixing.clients), **how))
         count(messages, t, seeds)
 
-    simulation.traffic.count = noting  # type: ignore[method-assign]
+    simulation.traffic.count = note  # type: ignore[method-assign]
     with torch.no_grad():
         for _ in range(rounds):
             simulation.step()
@@ -136,7 +146,7 @@ def compare(graph: str, cases: Sequence[Case], data: str, data_dir: Path | None 
             _, packets, counted, bits_nominal, links = result[number]
             assert counted == sum(map(len, packets))
             paper.append(bits_nominal)
-            assert {link["neighbor"] for link in links} == set(network.neighbors(client))
+            assert {link["neighbor"] for link in links} == set(network.graph.neighbors(client))
             assert all(link["bytes_sent"] == counted for link in links)
             assert packets == [row[client] for row in sent], f"{case}: the packets of client {client}"
         assert sum(paper) == simulation.traffic.bits_nominal[0]

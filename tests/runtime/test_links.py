@@ -5,7 +5,7 @@ import re
 import signal
 import time
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import pytest
@@ -21,7 +21,6 @@ from gossamer.runtime.processes.client import Client
 from gossamer.runtime.processes.ranks import Ranks
 from gossamer.runtime.simulation import Simulation
 from gossamer.runtime.start import starting_models
-from gossamer.runtime.transport.gloo import Failure, _notice, _read_notice
 from gossamer.streams import Streams
 
 N = 6
@@ -33,10 +32,7 @@ METHOD = gs.BEER(lr=0.1, gamma=0.3, compressor=gs.gsgd(4), start="minibatch")
 def client_of(rank: int, timeout: float = 5.0, **settings: Any) -> tuple[Client, gs.Problem]:
     mine = PROBLEM.only(rank)
     x = starting_models(None, mine, Streams([0], [rank]))
-    ranks = Ranks(timeout)
-    if settings.get("transport") == "nccl":
-        ranks.device_backend = "gloo"  # stands in for NCCL where there is none
-    return Client(METHOD, MIXING, ranks, x, run=7, **settings), mine
+    return Client(METHOD, MIXING, rank, x, ranks=Ranks(timeout), run=7, **settings), mine
 
 
 def train(client: Client, mine: gs.Problem, rounds: int, at: Callable[[int], None] = lambda t: None) -> Tensor:
@@ -61,12 +57,12 @@ def expected(rounds: int) -> Tensor:
 
 
 def changing(client: Client, change: Callable[[bytes], bytes]) -> None:
-    send = client.links.send
+    send = client.transport.send
 
-    def changed(packet: bytes) -> None:
-        send(change(packet))
+    def changed(packet: bytes, to: Collection[int]) -> None:
+        send(change(packet), to)
 
-    client.links.send = changed  # type: ignore[method-assign]
+    client.transport.send = changed  # type: ignore[method-assign]
 
 
 def with_checksum(body: bytes) -> bytes:
@@ -105,7 +101,7 @@ def trouble(rank: int, what: str) -> tuple[float, str, float]:
         elif what == "huge":
             changing(client, larger)
         elif what == "rubbish":
-            client.links.send(b"\xb2" + bytes(40))
+            client.transport.send(b"\xb2" + bytes(40), list(client.transport.accounts))
         elif what == "nan":
             client.state.x[0, 3] = torch.nan
 
@@ -184,39 +180,3 @@ def test_who_takes_fewer_steps_than_the_others() -> None:
     results = spawn(N, fewer)
     assert all("neighbour 0 has ended its run" in result for result in results[1:])
     assert results[0] == "through" or "neighbour 0 has ended its run" in results[0]  # told while it took its leave
-
-
-def on_device(rank: int) -> tuple[Tensor, Any]:
-    client, mine = client_of(rank, transport="nccl")
-    return train(client, mine, 20), client.links.numbers()
-
-
-def test_nccl_links_carry_the_same_packets() -> None:
-    """With gloo in NCCL's place: what is padded, batched and taken apart is the same."""
-    results = spawn(N, on_device)
-    assert not [result for result in results if isinstance(result, Exception)], results[0].__notes__
-    assert torch.equal(torch.cat([result[0] for result in results]), expected(20))
-    for result in results:
-        assert all(link["packets_sent"] == link["packets_received"] == 20 for link in result[1])
-        assert all(link["bytes_sent"] > 0 for link in result[1])
-
-
-def test_notices_are_read_as_they_were_written() -> None:
-    failure = Failure("Rank 1 lost its neighbour 2: é" * 10, 123456, diverged=True, since=123)
-    buffer = torch.zeros(1024, dtype=torch.uint8).numpy()
-    sent = _notice(5, failure)
-    buffer[: len(sent)] = list(sent)
-    assert _read_notice(5, buffer) == failure
-    assert _read_notice(6, buffer) is None
-    for at in range(1, len(sent)):
-        damaged = buffer.copy()
-        damaged[at] ^= 1
-        assert _read_notice(5, damaged) is None
-
-
-def test_a_packet_is_found_at_the_start_of_a_buffer() -> None:
-    message = gs.gsgd(5)(torch.randn(1, 30), seed=0)
-    (sent,) = packet.encode([message], round=3, clients=[2], stop=500)
-    assert packet.length(sent + bytes(100)) == len(sent)
-    assert gs.decode(sent).stop == 500
-    assert len(sent) == packet.sizes([message], 3, [2])[0] + packet.stop_size(500)

@@ -117,21 +117,12 @@ def test_schedules_clipping_and_amp() -> None:
             clipped: Tensor = gradient * (0.5 / (gradient.norm(dim=1, keepdim=True) + 1e-6)).clamp(max=1)
             return clipped
 
-    from gossamer.algorithms.base import Arrived, Round
+    session = simulation.session
 
     for t in range(20):
-        round = Round(
-            t=t,
-            lr=0.2 if t < 10 else 0.02,
-            oracle=Clipped(simulation.problem, simulation.streams, t, BATCH, {}),
-            random=lambda purpose, t=t: simulation.streams.at(t, purpose),  # type: ignore[misc]
-            exchange=lambda *messages: Arrived(
-                tuple(simulation.mixer(m.dense()) if m is not None else simulation.mixer.zero for m in messages)
-            ),
-            dtype=torch.float64,
-        )
+        oracle = Clipped(simulation.problem, session.streams, t, BATCH, {})
         with torch.no_grad():
-            simulation.state = simulation.method.step(simulation.state, round)
+            session.take(session.look_ahead(oracle, 0.2 if t < 10 else 0.02))
     models = torch.stack([result[0] for result in results])
     assert float((models - simulation.state.x).abs().max()) <= 1e-9
 
@@ -180,7 +171,7 @@ def mistakes(rank: int) -> dict[str, str]:
     attempt("half", lambda: gs.DecentralizedOptimizer(nn.Linear(2, 2).half().parameters(), METHODS[2], MIXING))
     attempt("mixing", lambda: gs.DecentralizedOptimizer(model.parameters(), METHODS[2], gs.ring(N)))  # type: ignore[arg-type]
     attempt("method", lambda: gs.DecentralizedOptimizer(model.parameters(), gs.DSGD, MIXING))  # type: ignore[arg-type]
-    attempt("nccl", lambda: gs.DecentralizedOptimizer(model.parameters(), METHODS[2], MIXING, transport="nccl"))
+    attempt("transport", lambda: gs.DecentralizedOptimizer(model.parameters(), METHODS[2], MIXING, transport="nccl"))
     large = gs.mixing_matrix(gs.ring(N + 1))
     attempt("size", lambda: gs.DecentralizedOptimizer(model.parameters(), METHODS[2], large))
     lr = 0.1 if rank != 2 else 0.2
@@ -209,7 +200,7 @@ def test_mistakes_are_sentences_on_every_rank() -> None:
         "half": "got float16 on cpu; for mixed precision",
         "mixing": "`mixing` must be made by gossamer.mixing_matrix",
         "method": "`method` must be a method",
-        "nccl": "needs the model on a GPU, got cpu",
+        "transport": "no transport 'nccl'",
         "size": "5 clients, but 4 processes were started",
         "settings": "the method's lr is 0.2 on rank 2, but 0.1 on rank 0",
         "models": "the initial model on rank 3 differs from that on rank 0; call torch.manual_seed",
@@ -359,7 +350,7 @@ def closures(rank: int) -> Any:
         loss = optimizer.step(closure)
     said = ""
     try:
-        optimizer.client.settle()  # nobody waits for this rank any more when it fails
+        optimizer.client.session.settle()  # nobody waits for this rank any more when it fails
         optimizer.zero_grad()
         loss_of(model, mine, rank, 10).backward()
         optimizer.step()

@@ -18,6 +18,7 @@ from gossamer.topology import MixingMatrix
 from gossamer.topology.schedule import Mixing
 
 _GROWTH = 1000.0  # times as large as any message before: more than a step size that is a little too large does
+_FIELDS = ("run", "round", "exchange", "client", "messages")
 HEADER = 160  # bytes around the messages of a packet, at most
 
 
@@ -42,6 +43,7 @@ class PacketExchange:
     def begin(self, t: int) -> None:
         """Round t begins."""
         self.t = self.transport.round = t
+        self._number = 0
         if self.edges is not None or t == 0:
             self._weights = self._weights_at(t)
         if self.edges is not None:
@@ -70,12 +72,20 @@ class PacketExchange:
             size = self._send(sent, [j for j in self._weights if j != self.rank])
             self._count(size, sum(int(message.bits_nominal_of_rows()[0]) for message in sent))
         slots = [] if self.edges is None else self.edges.active(0)
-        return _Pending(self, Sent(self.t, messages, self._weights, slots, time.perf_counter()))
+        sent_now = Sent(self.t, self._number, messages, self._weights, slots, time.perf_counter())
+        self._number += 1 if present else 0
+        return _Pending(self, sent_now)
 
     def _send(self, messages: Sequence[Message], to: Sequence[int]) -> int:
         """The packet's length, without a request to stop: that is not the method's, and is not counted."""
         (data,) = packet.encode(
-            messages, run=self.run, round=self.t, clients=[self.rank], codec=self.codec, stop=self.stop
+            messages,
+            run=self.run,
+            round=self.t,
+            exchange=self._number,
+            clients=[self.rank],
+            codec=self.codec,
+            stop=self.stop,
         )
         self.transport.send(data, to)
         return len(data) - packet.stop_size(self.stop)
@@ -133,11 +143,11 @@ class PacketExchange:
         try:
             data = self.transport.receive(j, sent.left_at)
             read = packet.decode(data, d=like.shape[1], dtype=like.dtype)
-            expected = {"run": self.run, "round": sent.t, "client": j, "messages": many}
-            found = {"run": read.run, "round": read.round, "client": read.client, "messages": len(read.messages)}
-            for name, value in expected.items():
-                if found[name] != value:
-                    raise CodecError(f"{name} {value} was expected, but the packet is of {name} {found[name]}.")
+            found = (read.run, read.round, read.exchange, read.client, len(read.messages))
+            expected = (self.run, sent.t, sent.number % packet.EXCHANGES, j, many)
+            for name, value, wanted in zip(_FIELDS, found, expected, strict=True):
+                if value != wanted:
+                    raise CodecError(f"{name} {wanted} was expected, but the packet is of {name} {value}.")
         except CodecError as error:
             self.transport.fail(f"Rank {self.rank} got a bad packet from its neighbour {j} in round {sent.t}: {error}")
             raise failed(self.transport) from None
@@ -150,6 +160,8 @@ class Sent(NamedTuple):
     """An exchange as it was sent: what the neighbours' packets are added to, and how."""
 
     t: int
+    number: int
+    """Which exchange of the round it is."""
     messages: tuple[Outgoing | None, ...]
     weights: Mapping[int, float]
     slots: Sequence[int]
