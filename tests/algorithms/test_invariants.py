@@ -56,9 +56,9 @@ def test_beer_tracks_the_mean_gradient(world, compressor, lr, gamma, batch, star
         before = sim.state.x.mean(dim=0)
         sim.step()
         state = sim.state
-        scale = 1 + state.old.abs().max() + state.v.abs().max() + state.g.abs().max()
+        scale = 1 + state.old.abs().max() + state.v.abs().max() + state.g.own.abs().max()
         assert (state.v.mean(dim=0) - state.old.mean(dim=0)).abs().max() <= 1e-12 * scale
-        size = 1 + before.abs().max() + state.h.abs().max()
+        size = 1 + before.abs().max() + state.h.own.abs().max()
         assert (state.x.mean(dim=0) - (before - lr * state.v.mean(dim=0))).abs().max() <= 1e-12 * size
 
 

@@ -1,7 +1,7 @@
 """What single methods promise beyond their equations, and what is said of each is so."""
 
 import math
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -45,7 +45,7 @@ def test_what_is_said_of_a_method_is_what_it_does(name: str, monkeypatch: pytest
     compressor = {"compressor": gs.qsgd(16)} if "compressor" in cls.__dataclass_fields__ else {}
     assert (facts["compressors"] == "none") == (not compressor)
     method = cls(**dict(cls.examples[0]) | compressor)
-    monkeypatch.setattr("gossamer.runtime.simulator.BatchOracle", Counting)
+    monkeypatch.setattr("gossamer.runtime.simulation.BatchOracle", Counting)
     sim = Simulation(method, PROBLEM, MIXING, batch_size=4)
     messages: list[int] = []
     count = sim.traffic.count
@@ -60,8 +60,7 @@ def test_what_is_said_of_a_method_is_what_it_does(name: str, monkeypatch: pytest
     assert len(messages) == said
     assert sum(messages) == facts["messages"]
     assert Counting.calls == int(facts["gradients"][0])
-    tensors = [getattr(sim.state, field.name) for field in fields(sim.state)]
-    kept = sum(1 for x in tensors if isinstance(x, Tensor) and x.shape == sim.state.x.shape)
+    kept = sum(1 for x in sim.session.save().values() if x.shape == sim.state.x.shape)
     said = facts["state"] if isinstance(facts["state"], int) else 3
     assert kept == said, f"{name} keeps {kept} d"
 
@@ -76,7 +75,7 @@ def test_rounds_with_a_full_gradient(cls: Any, expected: list[int], monkeypatch:
             rounds.append(self.t)
             return super().full(x)
 
-    monkeypatch.setattr("gossamer.runtime.simulator.BatchOracle", Noting)
+    monkeypatch.setattr("gossamer.runtime.simulation.BatchOracle", Noting)
     sim = Simulation(cls(lr=0.01, period=3), PROBLEM, MIXING, batch_size=4)
     for _ in range(13):
         sim.step()
@@ -135,7 +134,7 @@ def test_gt_saga_draws_its_indices_as_its_paper_does(order: Any) -> None:
     sim = Simulation(al.GTSAGA(lr=0.01, order=order), PROBLEM, MIXING, batch_size=1)
     states = [sim.state]
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("gossamer.runtime.simulator.BatchOracle", Noting)
+        patched.setattr("gossamer.runtime.simulation.BatchOracle", Noting)
         for _ in range(200):
             sim.step()
             states.append(sim.state)
@@ -228,7 +227,7 @@ def test_motef_started_as_in_its_published_code() -> None:
     first = problem.gradient(paper.state.x).mean(dim=0)
     for sim in (paper, code):
         sim.step()
-    code.state = replace(code.state, old=torch.zeros_like(code.state.old))
+    code.state = replace(code.state, m=torch.zeros_like(code.state.m))
     for _ in range(1500):
         for sim in (paper, code):
             sim.step()

@@ -22,8 +22,8 @@ from gossamer.errors import NonFiniteError, RunError
 from gossamer.kernels import Mixer
 from gossamer.records import checkpoint
 from gossamer.records.record import COLUMNS, ON_REQUEST, Record
-from gossamer.runtime import simulator as simulated
-from gossamer.runtime.exchange import rows as mixing_room
+from gossamer.kernels import reference
+from gossamer.runtime import session
 from gossamer.runtime.simulation import Simulation
 from gossamer.topology.graphs import build_graph
 
@@ -159,7 +159,7 @@ def test_dense_where_that_is_faster_and_blocks_where_they_fit(monkeypatch: pytes
         torch.testing.assert_close(whole, torch.from_numpy(expected))
         assert whole.dtype == torch.float64
         with monkeypatch.context() as patched:
-            patched.setattr(mixing_room, "_BLOCKS_FROM", 1)
+            patched.setattr(reference, "_BLOCKS_FROM", 1)
             assert torch.equal(mixer(q), whole)
 
 
@@ -453,7 +453,7 @@ def test_magnitudes_checked_after_the_round_find_the_same(
     problem, mixing = gs.quadratic(clients=6, d=4), gs.mixing_matrix(gs.ring(6))
     method = gs.BEER(lr=50.0, gamma=1.0, compressor=compressor)
     at_once = gs.simulate(method, problem, mixing, rounds=400)
-    monkeypatch.setattr(simulated, "checking_later", lambda _: checking_later())
+    monkeypatch.setattr(session, "checking_later", lambda _: checking_later())
     later = gs.simulate(method, problem, mixing, rounds=400)
     assert at_once.diverged
     assert later.diverged == at_once.diverged

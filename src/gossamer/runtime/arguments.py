@@ -67,7 +67,7 @@ def labelled(method: Algorithm | Sequence[Algorithm] | Mapping[str, Algorithm]) 
     elif not isinstance(method, Sequence) or isinstance(method, str):
         labelled = {"": method}  # refused below
     else:
-        titles = [getattr(one, "title", str(one)) for one in method]
+        titles = [one.info.title if isinstance(one, Algorithm) else str(one) for one in method]
         labelled = {
             title if titles.count(title) == 1 else str(one): one for title, one in zip(titles, method, strict=True)
         }

@@ -91,6 +91,7 @@ class Session:
 
     def restore(self, t: int, tensors: Mapping[str, Tensor]) -> None:
         """Be where a session with the same settings was when it was saved."""
+        self.settle()  # what is under way belongs to the state that is given up
         device, new = self.state.x.device, {}
         try:
             for name, value in _parts(self.state):

@@ -38,13 +38,15 @@ class PacketExchange:
         self.stop: int | None = None
         """The round at which every client is to stop, once one of them was told to."""
         self.growth = Growth(rank)
+        self._weights: dict[int, float] = {}
+        self._number = 0
         self.t = 0
 
     def begin(self, t: int) -> None:
         """Round t begins."""
         self.t = self.transport.round = t
         self._number = 0
-        if self.edges is not None or t == 0:
+        if self.edges is not None or not self._weights:
             self._weights = self._weights_at(t)
         if self.edges is not None:
             self.edges.begin(t)
