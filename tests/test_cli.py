@@ -116,7 +116,7 @@ BAD_SPECS = {
     "unknown compressor": (
         '"gsgd:5"',
         '"gzip:5"',
-        "There is no compressor 'gzip'; there are",
+        "Unknown compressor 'gzip'; valid compressors:",
     ),
     "unknown graph": (
         'name = "ring"',
@@ -126,7 +126,7 @@ BAD_SPECS = {
     "unknown weights": (
         '"fdla"',
         '"fdlb"',
-        "There is no rule for weights 'fdlb'; there are 'best_constant', 'fdla', 'fmmc', 'max_degree', 'metropolis'.",
+        "Unknown weight rule 'fdlb'; valid weight rules: 'best_constant', 'fdla', 'fmmc', 'max_degree', 'metropolis'.",
     ),
     "unknown data": ('"breast_cancer"', '"brest_cancer"', "got 'brest_cancer'."),
     "missing data": ('"breast_cancer"', '"no/such/file"', "The data file 'no/such/file' does not exist."),
@@ -134,20 +134,20 @@ BAD_SPECS = {
     "unknown key": (
         "rounds = 30",
         "rounds = 30\nround = 5",
-        "There is no key of a spec called 'round'; there are 'name', 'rounds',",
+        "The spec has no key 'round'; valid keys: 'name', 'rounds',",
     ),
     "unknown setting": (
         "gamma = 0.5",
         "gama = 0.5",
-        "There is no setting of the method 'beer' called 'gama'; there are 'lr', 'gamma',",
+        "Method 'beer' has no setting 'gama'; valid settings: 'lr', 'gamma',",
     ),
     "unknown problem key": (
         "clients = 6",
         "clients = 6\ncolour = 3",
-        "There is no setting of the objective 'logistic_regression' called 'colour'",
+        "Objective 'logistic_regression' has no setting 'colour'",
     ),
-    "missing key": ("rounds = 30", "", "The spec lacks `rounds`."),
-    "missing setting": ("gamma = 0.5", "", "The method 'beer' lacks its setting `gamma`."),
+    "missing key": ("rounds = 30", "", "The spec needs the key `rounds`."),
+    "missing setting": ("gamma = 0.5", "", "Method 'beer' needs the setting `gamma`."),
     "wrong type": ("rounds = 30", 'rounds = "many"', "`rounds` must be an integer, got 'many'."),
     "bad seeds": ("[0, 1]", '[0, "a"]', "`seeds` must be an integer of 0 or more, got 'a'."),
     "not TOML": ("rounds = 30", "rounds = = 30", "is not TOML"),
@@ -163,7 +163,7 @@ BAD_SPECS = {
         "`batch_size` must be at most 76, the rows of a client",
     ),
     "name in place of objective": ("clients = 6", 'clients = 6\nname = "x"', "[problem] takes `objective`"),
-    "empty label": ('name = "dsgd"', 'name = "dsgd"\nlabel = ""', "`label` must be a string that is not empty"),
+    "empty label": ('name = "dsgd"', 'name = "dsgd"\nlabel = ""', "`label` must be a non-empty string"),
     "number too long": ("lr = 0.1\ngamma", f"lr = {'9' * 5001}\ngamma", "is not TOML"),
     "start beyond numbers": ("batch_size = 8", 'batch_size = 8\nx0 = "normal:inf"', "must be finite"),
     "bad start": ("batch_size = 8", 'batch_size = 8\nx0 = "ones"', "`x0` must be 'uniform' or 'normal'"),
@@ -196,10 +196,10 @@ def test_bad_specs_get_one_sentence_and_leave_nothing(case: str, spec: Path, tmp
         (["run", "my.toml", "-o", "my.toml/x"], "my.toml"),
         (
             ["run", "nope"],
-            "There is no spec file, and no shipped spec, 'nope'; there are 'demo', 'figure1', 'figure2', 'figure3', "
+            "Unknown spec 'nope'; valid specs: 'demo', 'figure1', 'figure2', 'figure3', "
             "'figure4', 'figure4_tuned', 'figure5', 'operators'.",
         ),
-        (["run", "figure1", "--data-dir", "nowhere"], "The data folder 'nowhere' is not there"),
+        (["run", "figure1", "--data-dir", "nowhere"], "The data folder 'nowhere' does not exist"),
         (["demo", "--loud"], "--loud"),
         (["dance"], "'dance'"),
         ([], "COMMAND"),
@@ -258,10 +258,10 @@ def test_compressors_and_compress(tmp_path: Path) -> None:
     ("content", "arguments", "said"),
     [
         ("1\nnan\n", [], "holds nan in row 0, coordinate 1"),
-        ("1\nx\n", [], "is not one: could not convert string 'x'"),
+        ("1\nx\n", [], "is not a vector of numbers: could not convert string 'x'"),
         ("", [], "must hold real numbers, got 0"),
-        ("1\n", ["--compressor", "gzip"], "There is no compressor 'gzip'"),
-        ("1\n", ["--compressor", "gsgd"], "lacks its setting `bits`"),
+        ("1\n", ["--compressor", "gzip"], "Unknown compressor 'gzip'"),
+        ("1\n", ["--compressor", "gsgd"], "needs the setting `bits`"),
         ("1\n", ["--seed", "-1"], "`seed`"),
         ("1\n", ["--dtype", "int8"], "invalid choice"),
     ],
@@ -280,7 +280,7 @@ def test_odd_vectors(tmp_path: Path) -> None:
     (tmp_path / "several.npz").rename(tmp_path / "several.npy")
     (tmp_path / "tiny.txt").write_text("1e-300\n2e-300\n-1e-300\n")
     for name, said in (
-        ("empty.npy", "is not one"),
+        ("empty.npy", "is not a vector of numbers"),
         ("several.npy", "archive"),
         ("nofile", "cannot be read: nofile not found."),
     ):
@@ -382,7 +382,7 @@ def test_what_is_not_ours_is_left_alone(spec: Path, tmp_path: Path) -> None:
     (folder / "spec.toml").write_text("mine = 1")
     refused = forked("run", "my.toml", "-q", "-o", "out", cwd=tmp_path)
     assert refused.returncode == 2
-    assert "'out/spec.toml' is another spec" in refused.stderr
+    assert "'out/spec.toml' is a different spec" in refused.stderr
     refused = forked("demo", "-q", "-o", "out", cwd=tmp_path)
     assert refused.returncode == 2
     forced = forked("run", "my.toml", "-q", "-o", "out", "--force", cwd=tmp_path)
@@ -438,13 +438,13 @@ def test_a_run_that_fails_exits_with_1(spec: Path, tmp_path: Path) -> None:
     assert done.returncode == 1
     assert done.stderr == (
         "gossamer: The run could not be finished: 'out/BEER-seed0.jsonl' cannot be written: No space left on device; "
-        "make room or choose another folder.\n"
+        "free disk space or choose another folder.\n"
     )
     (out / "spec.toml").unlink()
     (out / "spec.toml").symlink_to("/dev/full")
     done = forked("run", "my.toml", "-q", "-o", "out", "--force", cwd=tmp_path)
     assert done.returncode == 1
-    said = "gossamer: There is no room left on the disk to write 'out/spec.toml'; make some and retry.\n"
+    said = "gossamer: No space left on the disk to write 'out/spec.toml'; free some and retry.\n"
     assert done.stderr == said
 
 
@@ -454,7 +454,7 @@ def test_force_says_what_stays(tmp_path: Path) -> None:
     (tmp_path / "out" / "OLD-seed0.jsonl").write_text("{}")
     done = forked("run", "my.toml", "-o", "out", "--force", "-q", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert "OLD-seed0.jsonl' stay here from an earlier run" in done.stderr
+    assert "OLD-seed0.jsonl' remain from an earlier run" in done.stderr
     assert (tmp_path / "out" / "OLD-seed0.jsonl").exists()
 
 

@@ -14,14 +14,14 @@ def test_list(tmp_path: Path, data_dir: Path) -> None:
     assert found["a9a"]["where"] == "here"
     assert found["a9a"]["folder"].endswith("a9a")
     assert found["digits"]["where"] == "embedded"
-    assert found["gaussian_mixture"]["where"] == "made up"
+    assert found["gaussian_mixture"]["where"] == "synthetic"
     assert "embedded" in forked("data", "list", cwd=tmp_path).stdout
 
 
 def test_check(tmp_path: Path, data_dir: Path) -> None:
     done = forked("data", "check", "--data-dir", str(data_dir), cwd=tmp_path, XDG_CACHE_HOME=str(tmp_path))
     assert done.returncode == 0
-    assert done.stdout.count("right") == 6
+    assert done.stdout.count("correct") == 6
     (tmp_path / "a9a").write_text("+1 1:1\n")
     damaged = forked("data", "check", "--data-dir", str(tmp_path), cwd=tmp_path)
     assert damaged.returncode == 1
@@ -57,7 +57,7 @@ def test_describe_many_labels_and_clients(tmp_path: Path) -> None:
 
 
 BAD = {
-    ("fetch", "cifar"): "The data set 'cifar' is not known; there are a9a, mnist, fashion_mnist.",
+    ("fetch", "cifar"): "Unknown data set 'cifar'; valid data sets: 'a9a', 'mnist', 'fashion_mnist'.",
     ("fetch", "digits"): "The data set 'digits' needs no files.",
     ("describe", "a9b"): "`data` must be one of 'a9a'",
     ("describe", "digits", "--partition", "sorte"): "Did you mean 'sorted'?",
@@ -90,7 +90,7 @@ def test_fetch_mends_a_damaged_file_that_is_packed(tmp_path: Path, data_dir: Pat
     content = lzma.decompress((data_dir / "a9a" / "a9a.xz").read_bytes())
     (tmp_path / "a9a" / "a9a").write_bytes(content)
     rows = json.loads(forked("data", "check", "--json", "--data-dir", str(tmp_path), cwd=tmp_path).stdout)
-    assert rows[0]["state"] == "right"
+    assert rows[0]["state"] == "correct"
     offline = forked("data", "fetch", "mnist", "--data-dir", str(tmp_path / "new"), cwd=tmp_path, GOSSAMER_OFFLINE="1")
     assert offline.returncode == 2
     assert "$GOSSAMER_OFFLINE forbids it" in offline.stderr
@@ -101,10 +101,10 @@ def test_a_flat_folder_of_mnist_is_not_a_damaged_fashion_mnist(tmp_path: Path, d
     done = forked("data", "check", "--json", "--data-dir", folder, cwd=tmp_path, GOSSAMER_DATA="", XDG_CACHE_HOME=".")
     states = {(row["data"], row["state"]) for row in json.loads(done.stdout)}
     assert done.returncode == 0
-    assert states == {("a9a", "missing"), ("mnist", "right"), ("fashion_mnist", "missing")}
+    assert states == {("a9a", "missing"), ("mnist", "correct"), ("fashion_mnist", "missing")}
 
 
 def test_too_much_for_the_memory(tmp_path: Path) -> None:
     done = forked("data", "describe", "gaussian_mixture:rows=100000000,features=1000000", cwd=tmp_path)
     assert done.returncode == 1
-    assert done.stderr == "gossamer: There is not enough memory for this; ask for something smaller.\n"
+    assert done.stderr == "gossamer: There is not enough memory; try a smaller problem.\n"

@@ -101,7 +101,7 @@ def test_a_launcher_that_is_killed_takes_its_ranks_along(tmp_path: Path) -> None
     third.send_signal(signal.SIGINT)
     code, err = finish(third, 60)
     assert code == 128 + signal.SIGINT
-    assert "goes on after round" in err
+    assert "resumes after round" in err
 
 
 @pytest.mark.slow
@@ -130,7 +130,7 @@ def test_restarts_with_the_flags_of_a_static_rendezvous(tmp_path: Path) -> None:
     code, err = finish(process)
     assert code == 0, err
     assert "was ended by SIGKILL. All ranks start again from their checkpoints (1 of 1 restarts)." in err
-    assert "goes on after round" in err
+    assert "resumes after round" in err
     nothing_left(tmp_path)
 
 
@@ -150,7 +150,7 @@ def test_a_full_disk_is_named(small_disk: Path, tmp_path: Path) -> None:
     spec(tmp_path, rounds=2000)
     code, err = finish(start(tmp_path, "-o", str(small_disk / "out"), "-q", "--checkpoint-every", "1"))
     assert code == 1
-    assert "no room left on the disk" in err or "No space left on device; make room" in err
+    assert "no space left on the disk" in err or "No space left on device; free" in err
     assert "exit code" not in err
     assert "Traceback" not in err
     assert ranks_of(tmp_path) == []

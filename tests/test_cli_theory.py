@@ -50,7 +50,7 @@ def test_rounds_follow_from_phi() -> None:
         one = certify(row["alpha"], mixing.rho, mixing.C, 8.0, gamma=largest.gamma, lr=share * largest.lr)
         bounds.append(rounds_to(0.5, one, lyapunov(gap, omegas, one.weights_for(8))))
     assert row["rounds"] == pytest.approx(min(bounds), rel=1e-6)
-    assert row["bits"] == pytest.approx(row["rounds"] * row["bits_a_round"], rel=1e-6)
+    assert row["bits"] == pytest.approx(row["rounds"] * row["bits_per_round"], rel=1e-6)
     assert torch.isfinite(torch.tensor(row["rounds"], dtype=torch.float64))
 
 

@@ -81,12 +81,12 @@ def test_the_list(tmp_path: Path) -> None:
 
 
 BAD = {
-    ("ring",): "The graph 'ring' lacks its setting `clients`.",
+    ("ring",): "Graph 'ring' needs the setting `clients`.",
     ("ring", "--clients", "1"): "`clients` must be an integer from 2 to 1000000, got 1.",
     ("ring", "--clients", "ten"): "invalid int value: 'ten'",
     ("grid:8,5", "--clients", "30"): "The graph 'grid' has 40 clients; expected 30.",
-    ("wheel:5",): "There is no graph 'wheel'; there are",
-    ("ring:5", "--weights", "uniform"): "There is no rule for weights 'uniform'",
+    ("wheel:5",): "Unknown graph 'wheel'; valid graphs:",
+    ("ring:5", "--weights", "uniform"): "Unknown weight rule 'uniform'",
     ("ring:5", "--weights", "lazy"): "need the name of a rule, such as 'lazy:metropolis'.",
     ("ring:5", "--weights", "none.csv"): "'none.csv' cannot be read: No such file.",
     ("edge_list:none.txt",): "'none.txt' cannot be read: No such file.",
@@ -95,7 +95,7 @@ BAD = {
     ("ring:5", "--draw", "no/such/ring.png"): "The folder of the picture 'no/such/ring.png' does not exist",
     ("ring:3000", "--draw", "ring.png"): "A drawing shows at most 2,000 clients",
     ("ring:5", "--compare", "--weights", "fdla"): "leave --weights out",
-    ("ring:5", "--weights", ""): "There is no rule for weights ''",
+    ("ring:5", "--weights", ""): "Unknown weight rule ''",
     ("complete:500", "--draw", "x.png"): "at most 2,000 clients and 50,000 edges, got 500 and 124,750",
 }
 
@@ -137,7 +137,7 @@ def test_a_sign_of_life_on_a_terminal(tmp_path: Path) -> None:
         while part := os.read(leader, 4096):
             seen += part
     except OSError:
-        pass  # Linux says so when the other end is closed
+        pass  # on Linux, the other end was closed
     os.close(leader)
     assert process.wait() == 0
-    assert b"Working out the weights fdla" in seen
+    assert b"Computing the weights fdla" in seen

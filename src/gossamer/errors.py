@@ -1,6 +1,6 @@
-"""Errors as sentences: what was wrong, the value that was given, and what to do about it.
+"""Error classes, and argument checks whose messages show the value and the valid range.
 
-Every check of an argument goes through a function here, so that one kind of mistake reads the same everywhere.
+All argument checks go through these functions, so that the same mistake gives the same message everywhere.
 """
 
 import contextlib
@@ -12,11 +12,11 @@ from collections.abc import Iterable, Iterator
 from numbers import Integral, Real
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
-"""What the system says when a disk, or what one may use of it, is full."""
+"""Error codes of a full disk or an exhausted quota."""
 
 
 class GossamerError(Exception):
-    """Anything that Gossamer refuses; the command line prints it as one line and exits with code 2."""
+    """Base class of Gossamer's errors; the command line prints one line and exits with code 2."""
 
 
 class InputError(GossamerError, ValueError):
@@ -24,15 +24,15 @@ class InputError(GossamerError, ValueError):
 
 
 class DataError(GossamerError):
-    """A data file that is missing, damaged or not what it claims to be."""
+    """A data file is missing, damaged or of another format."""
 
 
 class CodecError(GossamerError):
-    """Bytes that are not a packet, or not the packet that was expected."""
+    """Bytes are not a packet, or not the expected packet."""
 
 
 class NonFiniteError(GossamerError):
-    """A NaN or an infinity where a method cannot go on; `rows` are the rows that hold one."""
+    """A NaN or an infinity stops a method; `rows` lists the affected rows."""
 
     def __init__(self, sentence: str, rows: list[int]) -> None:
         super().__init__(sentence)
@@ -40,19 +40,19 @@ class NonFiniteError(GossamerError):
 
 
 class RunError(GossamerError):
-    """A run that could not be finished: no memory, no room on the disk; the command line exits with code 1."""
+    """A run failed, for lack of memory or disk space for example; the command line exits with code 1."""
 
 
 class StoppedError(RunError):
-    """A run that was asked to stop, and can go on."""
+    """A run was asked to stop; it can be resumed."""
 
 
 class ConvergenceWarning(UserWarning):
-    """Steps that are likely too large, or a run whose loss grows."""
+    """The step sizes are probably too large, or the loss of a run grows."""
 
 
 def _number(value: object) -> float | None:
-    """A finite real number as a float, NumPy's included; None for anything else (a bool is not a number here)."""
+    """Convert a finite real number to float; None for anything else, booleans included."""
     if not isinstance(value, Real) or isinstance(value, bool):
         return None
     try:
@@ -63,7 +63,7 @@ def _number(value: object) -> float | None:
 
 
 def check_positive(name: str, value: object) -> float:
-    """The value as a float, if it is a finite number above zero."""
+    """Return the value as a float; refuse anything but a finite number above zero."""
     number = _number(value)
     if number is None or number <= 0:
         raise InputError(f"`{name}` must be a number above 0, got {_shown(value)}.")
@@ -71,7 +71,7 @@ def check_positive(name: str, value: object) -> float:
 
 
 def check_unit(name: str, value: object, *, zero: bool = False) -> float:
-    """The value as a float, if it is in (0, 1], or in [0, 1] where zero is allowed."""
+    """Return the value as a float; refuse anything outside (0, 1], or [0, 1] where zero is allowed."""
     number = _number(value)
     if number is None or not 0 <= number <= 1 or (number == 0 and not zero):
         raise InputError(f"`{name}` must be in {'[' if zero else '('}0, 1], got {_shown(value)}.")
@@ -79,7 +79,7 @@ def check_unit(name: str, value: object, *, zero: bool = False) -> float:
 
 
 def check_nonnegative(name: str, value: object) -> float:
-    """The value as a float, if it is a finite number of zero or more."""
+    """Return the value as a float; refuse anything but a finite number of zero or more."""
     number = _number(value)
     if number is None or number < 0:
         raise InputError(f"`{name}` must be a number of 0 or more, got {_shown(value)}.")
@@ -87,7 +87,7 @@ def check_nonnegative(name: str, value: object) -> float:
 
 
 def check_integer(name: str, value: object, low: int, high: int | None = None) -> int:
-    """The value as an int, if it is an integer (NumPy's included) in [low, high]."""
+    """Return the value as an int; refuse anything but an integer (NumPy's included) in [low, high]."""
     fits = isinstance(value, Integral) and not isinstance(value, bool)
     if not fits or value < low or (high is not None and value > high):  # type: ignore[operator]
         span = f"of {low} or more" if high is None else f"from {low} to {high}"
@@ -111,25 +111,25 @@ def check_path(name: str, value: object) -> None:
 
 
 def check_callable(name: str, value: object) -> None:
-    """Refuse anything that cannot be called; None stands for no function."""
+    """Refuse anything but a function or None."""
     if value is not None and not callable(value):
         raise InputError(f"`{name}` must be a function or None, got {_shown(value)}.")
 
 
 @contextlib.contextmanager
 def writing(path: str | os.PathLike[str]) -> Iterator[None]:
-    """A file of a run is written inside; if that fails, the RunError names the file and the cause."""
+    """Turn an OSError inside into a RunError that names the file and the cause."""
     try:
         yield
     except OSError as error:
         raise RunError(
-            f"The run could not be finished: '{os.fspath(path)}' cannot be written: {error.strerror or error}; make "
-            "room or choose another folder."
+            f"The run could not be finished: '{os.fspath(path)}' cannot be written: {error.strerror or error}; free "
+            "disk space or choose another folder."
         ) from None
 
 
 def settle(instance: object, **checked: object) -> None:
-    """Put checked values into a frozen dataclass, from its `__post_init__`."""
+    """Assign checked values to fields of a frozen dataclass, in its `__post_init__`."""
     for name, value in checked.items():
         object.__setattr__(instance, name, value)
 
@@ -142,12 +142,17 @@ def _shown(value: object) -> str:
     return text if len(text) <= 80 else text[:77] + "..."
 
 
-def unknown(what: str, name: object, known: Iterable[str]) -> InputError:
-    """The error for a name that is not there: what there is, and a guess at what was meant."""
+def unknown(kind: str, name: object, known: Iterable[str], owner: str | None = None) -> InputError:
+    """The error for an unknown name: the valid names, and a guess at which one was meant.
+
+    >>> print(unknown("setting", "bit", ["bits"], owner="Compressor 'gsgd'"))
+    Compressor 'gsgd' has no setting 'bit'; valid settings: 'bits'. Did you mean 'bits'?
+    """
     known = list(known)
     close = difflib.get_close_matches(str(name), known, n=1)
     guess = f" Did you mean {close[0]!r}?" if close else ""
-    return InputError(f"There is no {what} {_shown(name)}; there are {', '.join(map(repr, known))}.{guess}")
+    start = f"Unknown {kind}" if owner is None else f"{owner} has no {kind}"
+    return InputError(f"{start} {_shown(name)}; valid {kind}s: {', '.join(map(repr, known))}.{guess}")
 
 
 def check_choice(name: str, value: object, choices: Iterable[str]) -> None:

@@ -1,7 +1,7 @@
-"""Names to things: so that a spec file can say `"beer"` or `"gsgd:5"`, and other packages can add their own.
+"""Registries of methods, compressors, graphs and so on, by the names that spec files use: `"beer"`, `"gsgd:5"`.
 
-A class registers itself with a decorator; a class of another package is found through an entry point (groups
-`gossamer.methods` and `gossamer.compressors`). Names are compared in lower case with `-` read as `_`.
+A decorator registers a class or function. Other packages add theirs through entry points (groups `gossamer.methods` and
+`gossamer.compressors`). Names are compared in lower case with `-` read as `_`.
 """
 
 import inspect
@@ -17,18 +17,19 @@ logger = logging.getLogger(__name__)
 
 _LONGEST = 1000
 
+Setting = int | float | str
 Thing = TypeVar("Thing", bound=Callable[..., Any])
 
 
 def normal(name: str) -> str:
-    """The form in which names are compared: `"CHOCO-SGD"` and `"choco_sgd"` are one."""
+    """Normalize a name for comparison: `"CHOCO-SGD"` and `"choco_sgd"` are the same name."""
     return name.strip().lower().replace("-", "_")
 
 
 class Registry:
     """Factories of one kind (methods, compressors, graphs, ...) by name.
 
-    `home` is the module that registers Gossamer's own; it is imported when a name is first looked up.
+    `home` is the module that registers Gossamer's own entries; it is imported at the first lookup.
     """
 
     def __init__(self, kind: str, entry_point_group: str | None = None, home: str | None = None) -> None:
@@ -37,30 +38,30 @@ class Registry:
         self._things: dict[str, Callable[..., Any]] = {}
 
     def register(self, name: str) -> Callable[[Thing], Thing]:
-        """Class or function decorator: make the thing known under `name`."""
+        """Register the decorated class or function under `name`."""
 
         def add(thing: Thing) -> Thing:
             known = self._things.get(normal(name))
             if known is not None and known is not thing:
-                raise InputError(f"The {self.kind} {name!r} is already registered, by {known.__module__}.")
+                raise InputError(f"{self.kind.capitalize()} {name!r} is already registered by {known.__module__}.")
             self._things[normal(name)] = thing
             return thing
 
         return add
 
     def names(self) -> list[str]:
-        """Every known name, those of installed packages included."""
+        """All registered names, including those of other installed packages."""
         self._load()
         return sorted(self._things)
 
     def get(self, name: str) -> Callable[..., Any]:
-        """The thing called `name`, or a sentence that lists the choices."""
+        """The factory registered under `name`; an error lists the valid names."""
         if not isinstance(name, str) or normal(name) not in self.names():
             raise unknown(self.kind, name, self.names())
         return self._things[normal(name)]
 
     def name_of(self, thing: object) -> str:
-        """The name under which a thing, or the class of an instance, is registered."""
+        """The name under which a factory, or the class of an instance, is registered."""
         self._load()
         for name, known in self._things.items():
             if thing is known or type(thing) is known:
@@ -71,20 +72,20 @@ class Registry:
         return iter(self.names())
 
     def build(self, description: object, **more: Any) -> Any:
-        """Make a thing from a spec: `"gsgd:5"`, `"gsgd:bits=5"`, `{"name": "gsgd", "bits": 5}`, or the thing itself.
+        """Build an instance from `"gsgd:5"`, `"gsgd:bits=5"` or `{"name": "gsgd", "bits": 5}`; instances pass through.
 
-        Keys that the thing does not take are refused with the keys it does take.
+        Unknown settings are refused, with a list of the valid ones.
         """
         if isinstance(description, str):
             if len(description) > _LONGEST:
-                raise InputError(f"The {self.kind} {description[:40]!r}... is too long a description.")
+                raise InputError(f"The {self.kind} {description[:40]!r}... is longer than {_LONGEST} characters.")
             name, _, rest = description.partition(":")
             positional, keywords = settings_of(rest)
         elif isinstance(description, dict):
-            positional, keywords = [], dict(description)
-            if "name" not in keywords:
+            if "name" not in description:
                 raise InputError(f"A {self.kind} needs a `name`; got {description!r}.")
-            name = keywords.pop("name")
+            name = description["name"]
+            positional, keywords = [], {key: value for key, value in description.items() if key != "name"}
         else:
             return description
         factory = self.get(name)
@@ -92,14 +93,14 @@ class Registry:
         signature = inspect.signature(factory)
         for key in keywords:
             if key not in signature.parameters:
-                raise unknown(f"setting of the {self.kind} {normal(name)!r} called", key, signature.parameters)
+                raise unknown("setting", key, signature.parameters, owner=f"{self.kind.capitalize()} {normal(name)!r}")
         try:
             given = signature.bind_partial(*positional, **keywords).arguments
         except TypeError as error:
-            raise InputError(f"The {self.kind} {description!r} does not fit: {error}.") from None
+            raise InputError(f"Invalid {self.kind} {description!r}: {error}.") from None
         for key, parameter in signature.parameters.items():
             if key not in given and parameter.default is parameter.empty:
-                raise InputError(f"The {self.kind} {normal(name)!r} lacks its setting `{key}`.")
+                raise InputError(f"{self.kind.capitalize()} {normal(name)!r} needs the setting `{key}`.")
         return factory(*positional, **keywords)
 
     def _load(self) -> None:
@@ -114,14 +115,14 @@ class Registry:
                 continue
             try:
                 self._things[normal(point.name)] = point.load()
-            except Exception as error:  # a broken package must not take the others down
+            except Exception as error:  # a broken package must not break the others
                 logger.warning("The %s %r of %r cannot be loaded: %s", self.kind, point.name, point.value, error)
 
 
-def settings_of(text: str) -> tuple[list[Any], dict[str, Any]]:
-    """What stands behind a name: `40,p=0.2` is one setting by its place and one by its name."""
-    positional: list[Any] = []
-    keywords: dict[str, Any] = {}
+def settings_of(text: str) -> tuple[list[Setting], dict[str, Setting]]:
+    """Parse the settings after a name: `40,p=0.2` is one positional and one keyword setting."""
+    positional: list[Setting] = []
+    keywords: dict[str, Setting] = {}
     for part in text.split(",") if text else []:
         key, named, value = part.partition("=")
         if named and key.strip().isidentifier():
@@ -131,7 +132,7 @@ def settings_of(text: str) -> tuple[list[Any], dict[str, Any]]:
     return positional, keywords
 
 
-def _number(text: str) -> int | float | str:
+def _number(text: str) -> Setting:
     for kind in (int, float):
         try:
             return kind(text)
@@ -144,7 +145,7 @@ methods = Registry("method", "gossamer.methods", home="gossamer.algorithms")
 compressors = Registry("compressor", "gossamer.compressors", home="gossamer.compression")
 transports = Registry("transport", "gossamer.transports", home="gossamer.runtime.transport")
 graphs = Registry("graph", home="gossamer.topology")
-weights = Registry("rule for weights", home="gossamer.topology")
+weights = Registry("weight rule", home="gossamer.topology")
 objectives = Registry("objective", home="gossamer.problems")
 partitions = Registry("partition", home="gossamer.problems")
 datasets = Registry("data set", home="gossamer.problems")

@@ -1,7 +1,7 @@
-"""Spec files: one TOML file says problem, graph, methods, rounds and seeds.
+"""Spec files: one TOML file describes problem, graph, methods, rounds and seeds.
 
-Here a file becomes a `Spec`: keys and their types are checked, and every mistake is one sentence. Names (of methods,
-compressors, ...) are looked up when the experiment is prepared, still before anything runs.
+This module reads a file into a `Spec` and checks its keys and their types. Names of methods, compressors and so on are
+looked up when the experiment is prepared, before anything runs.
 """
 
 import re
@@ -26,7 +26,7 @@ class Spec:
     graph: Table
     """`name`, that graph's settings, and `weights`."""
     methods: list[Table]
-    """Each with a `name`, its settings, and if it likes a `label` and `rounds` of its own."""
+    """Each with a `name`, its settings, and optionally a `label` and `rounds`."""
     name: str = "run"
     seeds: list[int] = field(default_factory=lambda: [0])
     batch_size: int | None = None
@@ -35,7 +35,7 @@ class Spec:
     codec: Literal["fixed", "entropy", "auto"] | None = None
     omegas: bool = False
     text: str = ""
-    """The file itself, for the record."""
+    """The text of the file, for the records."""
 
     def __post_init__(self) -> None:
         check_integer("rounds", self.rounds, 1)
@@ -47,7 +47,7 @@ class Spec:
             if "rounds" in method:
                 check_integer("rounds", method["rounds"], 1)
             if not isinstance(method.get("label", "-"), str) or not method.get("label", "-").strip():
-                raise InputError(f"`label` must be a string that is not empty, got {method['label']!r}.")
+                raise InputError(f"`label` must be a non-empty string, got {method['label']!r}.")
         for key, table in (("objective", self.problem), ("name", self.graph)):
             if not isinstance(table.get(key), str):
                 where = "[problem]" if key == "objective" else "[graph]"
@@ -55,7 +55,7 @@ class Spec:
         for seed in self.seeds:
             check_integer("seeds", seed, 0)
         if not self.seeds or len(set(self.seeds)) < len(self.seeds):
-            raise InputError(f"`seeds` must be one seed or several different ones, got {self.seeds}.")
+            raise InputError(f"`seeds` must be one or more different integers, got {self.seeds}.")
         if self.codec is not None:
             check_choice("codec", self.codec, ("fixed", "entropy", "auto"))
         for name, value in (("batch_size", self.batch_size), ("eval_every", self.eval_every)):
@@ -64,7 +64,7 @@ class Spec:
 
 
 def load_spec(path: Path) -> Spec:
-    """The spec in a TOML file; a mistake is a sentence that begins with the file."""
+    """Read the spec in a TOML file; error messages begin with the file's name."""
     text, table = read_toml(path)
     try:
         return replace(parse_spec({"name": path.stem} | table), text=text)
@@ -79,7 +79,7 @@ _LONG_KEY = re.compile(rf"(?<![A-Za-z0-9_-]){_PART}(?:[ \t]*+\.[ \t]*+{_PART}){{
 
 
 def read_toml(path: Path) -> tuple[str, Table]:
-    """Text and content of a TOML file from a user, refused before it is parsed if it is too large or nested too deep.
+    """Text and content of a TOML file; a file that is too large or nested too deeply is refused before parsing.
 
     A key of 200,000 parts, in a file of 400 kB, would take 22 GB: tomllib keeps each prefix of a dotted key.
     """
@@ -101,7 +101,7 @@ def read_toml(path: Path) -> tuple[str, Table]:
         raise InputError(f"The spec '{path}' is nested too deeply.") from None
     except InputError:
         raise
-    except ValueError as error:  # TOML's own errors are ValueErrors, and so are wrong characters
+    except ValueError as error:  # TOMLDecodeError and UnicodeDecodeError are ValueErrors
         raise InputError(f"The spec '{path}' is not TOML: {str(error).rstrip('.')}.") from None
 
 
@@ -122,14 +122,14 @@ _REQUIRED = ("rounds", "problem", "graph", "methods")
 
 
 def parse_spec(table: Mapping[str, Any]) -> Spec:
-    """The spec in a table, with unknown, missing and mistyped keys refused."""
+    """Make a Spec from a table; unknown, missing and mistyped keys are refused."""
     for key, value in table.items():
         if key not in _KEYS:
-            raise unknown("key of a spec called", key, _KEYS)
+            raise unknown("key", key, _KEYS, owner="The spec")
         kind, words = _KEYS[key]
         if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
             raise InputError(f"`{key}` must be {words}, got {value!r}.")
     for key in _REQUIRED:
         if key not in table:
-            raise InputError(f"The spec lacks `{key}`.")
+            raise InputError(f"The spec needs the key `{key}`.")
     return Spec(**table)

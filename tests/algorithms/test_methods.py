@@ -83,7 +83,7 @@ def test_rounds_with_a_full_gradient(cls: Any, expected: list[int], monkeypatch:
 
 
 def test_an_unknown_method_is_a_sentence() -> None:
-    with pytest.raises(gs.InputError, match="no method 'bear'"):
+    with pytest.raises(gs.InputError, match="Unknown method 'bear'"):
         about("bear")
 
 

@@ -78,7 +78,7 @@ def test_in_a_spec() -> None:
     ("value", "sentence"),
     [
         ("cosinus:0.1,10", r"no schedule 'cosinus'.*Did you mean 'cosine'"),
-        ("cosine:0.1", "lacks its setting `T_max`"),
+        ("cosine:0.1", "needs the setting `T_max`"),
         ("cosine:0.1,0", "`T_max` must be an integer of 1 or more, got 0"),
         ("step:-1,5", "`lr` must be a number above 0, got -1"),
         ("step:1,5,2", r"`gamma` must be in \(0, 1\], got 2"),

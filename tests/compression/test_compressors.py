@@ -188,9 +188,9 @@ def test_wrappers_refuse_invalid_operators() -> None:
         (lambda: gs.blockwise(gs.blockwise(gs.sign(), 3), 2), "Blocks of blocks"),
         (lambda: gs.blockwise(gs.scaled(gs.blockwise(gs.qsgd(2), 9)), 2), "Blocks of blocks"),
         (lambda: gs.blockwise(gs.sign(), 2, tensors=5), "`tensors` must be a list of sizes, got 5"),  # type: ignore[arg-type]
-        (lambda: gs.blockwise("scaled:" * 3000 + "natural", 4), "too long a description"),  # type: ignore[arg-type]
+        (lambda: gs.blockwise("scaled:" * 3000 + "natural", 4), "is longer than 1000 characters"),  # type: ignore[arg-type]
         (lambda: gs.blockwise(gs.sign(), 0), "`size` must be an integer of 1 or more, got 0"),
-        (lambda: gs.blockwise("gzip", 4), "no compressor 'gzip'"),  # type: ignore[arg-type]
+        (lambda: gs.blockwise("gzip", 4), "Unknown compressor 'gzip'"),  # type: ignore[arg-type]
     ):
         with pytest.raises(gs.InputError, match=message):
             make()

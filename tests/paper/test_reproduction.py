@@ -329,7 +329,7 @@ def test_the_command(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        (["fig6"], "There is no WHAT 'fig6'; there are 'fig1', 'fig2'"),
+        (["fig6"], "Unknown experiment 'fig6'; valid experiments: 'fig1', 'fig2'"),
         (["fig1", "--seeds", "0"], "`seeds` must be"),
         (["fig1", "--quick", "--rounds", "5"], "leave --rounds out"),
         (["fig1", "--rounds", "1"], "`rounds` must be"),

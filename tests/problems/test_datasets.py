@@ -65,7 +65,7 @@ def test_gaussian_mixture() -> None:
     assert run.final.accuracy > 0.99, "far apart, they are told apart"
     with pytest.raises(gs.InputError, match="`classes` must be an integer from 1 to 10, got 11"):
         load("gaussian_mixture:rows=10,classes=11")
-    with pytest.raises(gs.InputError, match="no setting of the data set 'gaussian_mixture' called 'colour'"):
+    with pytest.raises(gs.InputError, match="Data set 'gaussian_mixture' has no setting 'colour'"):
         load("gaussian_mixture:colour=3")
 
 

@@ -141,7 +141,7 @@ def test_missing_data_says_where_it_looked(tmp_path: Path, monkeypatch: pytest.M
         ({"nonconvex": -1.0}, "`nonconvex` must be a number of 0 or more, got -1.0"),
         ({"feature_scale": 0}, "`feature_scale` must be a number above 0, got 0"),
         ({"feature_scale": "big"}, "one of 'published'; got 'big'"),
-        ({"partition": "random"}, "There is no partition 'random'; there are 'by_label', 'dirichlet',"),
+        ({"partition": "random"}, "Unknown partition 'random'; valid partitions: 'by_label', 'dirichlet',"),
         ({"dtype": "float16"}, "one of 'float32', 'float64'; got 'float16'"),
         ({"device": "abacus"}, "The device 'abacus' cannot be used"),
         ({"device": None}, "`device` must be a name"),

@@ -76,7 +76,7 @@ def test_the_way_is_chosen_by_rule() -> None:
     assert way(layers(nn.GELU())) == "vmap"
     assert way(nn.Sequential(nn.LayerNorm(6), nn.Linear(6, 4))) == "vmap"
     assert way(normed(), IMAGES) == "loop", "convolutions on a CPU"
-    assert way(dropping()) == "loop", "randomness of its own"
+    assert way(dropping()) == "loop", "it draws random numbers"
 
     class Branches(nn.Module):
         def __init__(self) -> None:
@@ -298,25 +298,25 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"loss": lambda output, labels: 1.0}, "must be one number, the mean over its rows, got float"),
     ({"loss": 5}, "`loss` must be a function"),
     ({"gradients": "fast"}, "`gradients` must be one of 'auto', 'closed', 'vmap', 'loop'; got 'fast'"),
-    ({"gradients": "closed", "module": nn.Sequential(nn.Linear(6, 4), nn.GELU())}, "Closed forms are known for"),
-    ({"gradients": "vmap", "module": dropping()}, "randomness of its own needs gradients='loop', got 'vmap'"),
+    ({"gradients": "closed", "module": nn.Sequential(nn.Linear(6, 4), nn.GELU())}, "Closed forms exist for"),
+    ({"gradients": "vmap", "module": dropping()}, "that draws random numbers needs gradients='loop', got 'vmap'"),
     ({"pixels": "dim"}, "`pixels` must be one of"),
     ({"clients": 100}, "100 clients cannot share 80 rows"),
     ({"data": (HOLED, ROWS[1])}, "Row 16 of data has a feature that is NaN"),
     ({"data": (ROWS[0], ROWS[1][:70])}, r"80 rows of features, but labels of shape \(70,\)"),
     ({"data": (ROWS[0], np.where(np.arange(80) == 7, np.inf, 1.0))}, "Row 7 of data has a label that is NaN or Inf"),
     ({"data": (np.full((80, 6), "x"), ROWS[1])}, "must hold numbers"),
-    ({"data": (ROWS[0],)}, r"pair \(features, labels\), got 1 things"),
+    ({"data": (ROWS[0],)}, r"pair \(features, labels\), got 1 parts"),
     ({"data": ROWS[0]}, "must be a name, a path, a torch Dataset or a pair"),
     ({"data": {"a": 1}}, "must give pairs"),
-    ({"data": "breast_cancer", "test": ROWS}, "a named data set brings its own"),
+    ({"data": "breast_cancer", "test": ROWS}, "a named data set has its own"),
     ({"test": (ROWS[0], ROWS[1] + 1)}, "The label 4 of test row 3 is out of range"),
     ({"test": (ROWS[0][:, :5], ROWS[1])}, r"does not take rows of shape \(5,\)"),
     ({"test": (ROWS[0], ROWS[1] + 0.5)}, "loss cross_entropy does not fit"),
     ({"test": (ROWS[0][:0], ROWS[1][:0])}, "must hold rows of features"),
     ({"loss": nn.NLLLoss(), "module": nn.Linear(6, 3)}, "The label 3 of row 0 of client 3 is out of range"),
-    ({"data": (ROWS[0].astype(np.float64) * 1e300, ROWS[1])}, "has a feature that does not fit into float32"),
-    ({"module": nn.LazyLinear(4)}, "The module has lazy parameters; call it on a batch once"),
+    ({"data": (ROWS[0].astype(np.float64) * 1e300, ROWS[1])}, "has a feature too large for float32"),
+    ({"module": nn.LazyLinear(4)}, "The module has lazy parameters; call it once on a batch"),
 ]
 
 

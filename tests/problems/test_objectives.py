@@ -57,7 +57,7 @@ def test_spec(objective: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 def test_a_setting_that_is_not_there(tmp_path: Path) -> None:
     path = tmp_path / "my.toml"
     path.write_text(SPEC.format(objective="one_hidden_layer", more='data = "digits"\nhiden = 5'))
-    with pytest.raises(gs.InputError, match=r"no setting of the objective 'one_hidden_layer' called 'hiden'.*'hidden'"):
+    with pytest.raises(gs.InputError, match=r"Objective 'one_hidden_layer' has no setting 'hiden'.*'hidden'"):
         prepare(load_spec(path))
 
 

@@ -88,7 +88,7 @@ def test_seeds_matter_to_random_partitions_alone() -> None:
         ("dirichlet:x", "`alpha` must be a number above 0, got 'x'"),
         ("shards:0", "`k` must be an integer of 1 or more, got 0"),
         ("shards:100", "cannot cut the 20 rows of a client into k = 100"),
-        ("random", "no partition 'random'; there are 'by_label', 'dirichlet', 'iid', 'shards', 'sorted'"),
+        ("random", "Unknown partition 'random'; valid partitions: 'by_label', 'dirichlet', 'iid', 'shards', 'sorted'"),
         (5, "`partition` must be a name such as 'sorted' or 'dirichlet:0.5', got 5"),
     ],
 )
@@ -102,6 +102,6 @@ def test_bad_sizes() -> None:
         split(LABELS, 300)
     with pytest.raises(gs.InputError, match="`equal` must be true or false, got 'yes'"):
         split(LABELS, 3, equal="yes")  # type: ignore[arg-type]
-    with pytest.raises(gs.InputError, match=r"shape \(20, 2\) cannot be told apart by 'sorted'; take 'iid'"):
+    with pytest.raises(gs.InputError, match=r"shape \(20, 2\) cannot be split by 'sorted'; use 'iid'"):
         split(np.zeros((20, 2)), 3)
     assert len(split(np.zeros((20, 2)), 3, "iid")) == 3

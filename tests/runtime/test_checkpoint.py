@@ -71,8 +71,8 @@ def test_a_damaged_checkpoint_is_passed_over(tmp_path: Path, caplog: pytest.LogC
     newest.write_bytes(newest.read_bytes()[:-100])
     with caplog.at_level(logging.INFO, "gossamer"):
         runs = gs.simulate(BEER, PROBLEM, MIXING, record_dir=tmp_path, resume=True, **SETTINGS)
-    assert "A checkpoint is passed over" in caplog.text
-    assert "goes on after round 40" in caplog.text
+    assert "A checkpoint is skipped" in caplog.text
+    assert "resumes after round 40" in caplog.text
     assert all(torch.equal(one.x, two.x) for one, two in zip(whole, runs, strict=True))
 
 

@@ -1,6 +1,7 @@
 """The optimiser: what torch users know, and the very models that the simulator gives."""
 
 import copy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -152,7 +153,7 @@ def test_groups_have_their_own_step_and_decay() -> None:
 class OneStep(gs.DSGD):
     """A method that does not say that its step may differ between coordinates."""
 
-    lr_may_differ = False
+    info = replace(gs.DSGD.info, lr_may_differ=False)
 
 
 def mistakes(rank: int) -> dict[str, str]:
@@ -200,7 +201,7 @@ def test_mistakes_are_sentences_on_every_rank() -> None:
         "half": "got float16 on cpu; for mixed precision",
         "mixing": "`mixing` must be made by gossamer.mixing_matrix",
         "method": "`method` must be a method",
-        "transport": "no transport 'nccl'",
+        "transport": "Unknown transport 'nccl'",
         "size": "5 clients, but 4 processes were started",
         "settings": "the method's lr is 0.2 on rank 2, but 0.1 on rank 0",
         "models": "the initial model on rank 3 differs from that on rank 0; call torch.manual_seed",

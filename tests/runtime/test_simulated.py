@@ -19,10 +19,9 @@ import torch
 import gossamer as gs
 from gossamer.compression.base import checking_later
 from gossamer.errors import NonFiniteError, RunError
-from gossamer.kernels import Mixer
+from gossamer.kernels import Mixer, reference
 from gossamer.records import checkpoint
 from gossamer.records.record import COLUMNS, ON_REQUEST, Record
-from gossamer.kernels import reference
 from gossamer.runtime import session
 from gossamer.runtime.simulation import Simulation
 from gossamer.topology.graphs import build_graph
@@ -281,7 +280,7 @@ def test_a_full_disk_is_a_sentence_with_its_cause_and_the_path(name: str, tmp_pa
     """The temporary file of the record, or of the final models, lies on a full disk."""
     (tmp_path / name).symlink_to("/dev/full")
     path = tmp_path / name.removesuffix(".tmp").removeprefix(".")
-    said = f"The run could not be finished: '{path}' cannot be written: No space left on device; make room"
+    said = f"The run could not be finished: '{path}' cannot be written: No space left on device; free"
     with pytest.raises(RunError, match=re.escape(said)):
         gs.simulate(BEER, PROBLEM, MIXING, rounds=5, record_dir=tmp_path)
     assert not (tmp_path / name).is_symlink(), "nothing half-written is left"

@@ -139,7 +139,7 @@ def test_the_command_writes_the_spec_that_won(tmp_path: Path) -> None:
     assert "BEER" not in one.stdout
     assert tomllib.loads((tmp_path / "best.toml").read_text())["methods"][0]["lr"] == "auto"
     for arguments, sentence in (
-        (["--method", "nobody"], "no method 'nobody'; it has 'BEER', 'falling'"),
+        (["--method", "nobody"], "no method 'nobody'; valid methods: 'BEER', 'falling'"),
         (["--rounds", "0"], "`rounds` must be an integer of 1 or more, got 0"),
         (["-o", str(tmp_path), "--force"], "is a folder"),
         (["--trials", "0"], "`trials` must be an integer of 1 or more, got 0"),

@@ -137,7 +137,7 @@ def test_orders_as_numbers() -> None:
 def test_orders_refuse() -> None:
     with pytest.raises(InputError, match="needs a value for 'G'"):
         orders("choco_sgd").rate.at(T=10)
-    with pytest.raises(InputError, match="There is no symbol 'gamma'"):
+    with pytest.raises(InputError, match="Unknown symbol 'gamma'"):
         orders("choco_sgd").rate.at(T=10, G=1, gamma=2)
     with pytest.raises(InputError, match="`T` must be a number above 0, got 0"):
         orders("beer").rate.at(T=0)

@@ -71,7 +71,7 @@ def test_erdos_renyi_tries_the_next_seeds_until_connected() -> None:
 BAD = {
     "ring:1": "`clients` must be an integer from 2 to 1000000, got 1",
     "grid:1,1": "at least 2 clients",
-    "grid:3": "lacks its setting `cols`",
+    "grid:3": "needs the setting `cols`",
     "torus:2": "`rows` must be an integer from 3 to 1000000, got 2",
     "hypercube:12": "power of two clients, got 12; use 8 or 16",
     "erdos_renyi:40,0": r"`p` must be in \(0, 1\], got 0",
@@ -91,9 +91,9 @@ BAD = {
     "barbell:11": "halves of a barbell must be equal, got 11 clients with 0",
     "complete:10000": "would have 49,995,000 edges; the maximum is 5,000,000",
     "erdos_renyi:10000,0.5": "edges; the maximum is",
-    "ring:clients=5,size=3": "no setting of the graph 'ring' called 'size'; there are 'clients'",
+    "ring:clients=5,size=3": "Graph 'ring' has no setting 'size'; valid settings: 'clients'",
     "ring:5,clients=5": "multiple values",
-    "wheel:5": "no graph 'wheel'; there are 'adjacency'",
+    "wheel:5": "Unknown graph 'wheel'; valid graphs: 'adjacency'",
 }
 
 

@@ -1,10 +1,10 @@
 """The command line: parse, call, print.
 
-Results go to standard output, everything else to standard error. Exit codes: 0; 1 if a run diverged or could not be
-finished; 2 for bad input, with one sentence; 130 after Ctrl-C, 143 after SIGTERM.
+Results go to standard output, everything else to standard error. Exit codes: 0; 1 if a run diverged or failed; 2
+for bad input, with a one-line message; 130 after Ctrl-C, 143 after SIGTERM.
 
-Nothing heavy is imported here: `--help`, `--version` and mistakes answer at once. `arguments` has what each command
-takes, and names the module that is imported when the command is called.
+Nothing heavy is imported here, so that `--help`, `--version` and error messages appear at once. `arguments` declares
+what each command takes, and names the module that is imported when the command is called.
 """
 
 import signal
@@ -30,14 +30,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except GossamerError as error:
         return complain(error, 2)
     except OSError as error:
-        name = error.filename2 or error.filename  # of a file that was to be put in its place, the place
+        name = error.filename2 or error.filename  # a failed move names its target second
         where = f" '{name}'" if name else ""
         if error.errno in NO_ROOM:
-            return complain(f"There is no room left on the disk to write{where or ' a file'}; make some and retry.", 1)
+            return complain(f"No space left on the disk to write{where or ' a file'}; free some and retry.", 1)
         return complain(f"Cannot write or read{where}: {error.strerror or error}.", 2)
     except (MemoryError, RuntimeError) as error:
         if isinstance(error, RuntimeError) and not ("memory" in str(error) or "alloc" in str(error).lower()):
             raise
-        return complain("There is not enough memory for this; ask for something smaller.", 1)
+        return complain("There is not enough memory; try a smaller problem.", 1)
     except KeyboardInterrupt:
-        return complain("Interrupted; what was measured is in the records, if any run had begun.", 130)
+        return complain("Interrupted; measurements up to here are in the records.", 130)

@@ -1,4 +1,4 @@
-"""Lines of text on standard output and standard error, and requests to stop; imports nothing heavy."""
+"""Text on standard output and standard error, and stop requests; imports nothing heavy."""
 
 import contextlib
 import os
@@ -13,35 +13,35 @@ from gossamer.errors import ConvergenceWarning
 
 
 def mend_streams() -> None:
-    """Streams may be closed (`>&-`), or know fewer letters than a table has."""
+    """Make printing safe where a stream is closed (`>&-`) or cannot encode a character."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
-            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 (open until the end)
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 (stays open)
         elif hasattr(getattr(sys, name), "reconfigure"):
             getattr(sys, name).reconfigure(errors="replace")
 
 
 def complain(sentence: object, code: int) -> int:
-    """Say one sentence on standard error, and hand back the exit code."""
+    """Print an error message to standard error, and return the exit code."""
     note(f"gossamer: {sentence}")
     return code
 
 
 def note(text: str) -> None:
-    """A line on standard error; whoever closed it does not want it."""
+    """Print a line to standard error, if it is open."""
     with contextlib.suppress(OSError, ValueError):
         print(visible(text), file=sys.stderr, flush=True)
 
 
 def visible(text: str) -> str:
-    """Text from a record or a file cannot steer a terminal: signs that are not seen are replaced by one that is."""
+    """Replace control and invisible characters, so that text from a file cannot control the terminal."""
     hidden = ("Cc", "Cf", "Cs", "Zl", "Zp")
     kept = (sign in "\n\t" or unicodedata.category(sign) not in hidden for sign in text)
     return "".join(sign if keep else "\N{REPLACEMENT CHARACTER}" for sign, keep in zip(text, kept, strict=True))
 
 
 def show_warnings_as_lines() -> None:
-    """Have a warning about a run be one line, without the place in the code that gave it."""
+    """Print a ConvergenceWarning as one line, without its place in the code."""
     others = warnings.showwarning
 
     def show(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
@@ -55,7 +55,7 @@ def show_warnings_as_lines() -> None:
 
 @contextlib.contextmanager
 def results() -> Iterator[None]:
-    """Printing to standard output, whose reader may leave, as in `gossamer methods | head -1`."""
+    """Print results inside; a reader that closes the pipe, as `head -1` does, is no error."""
     try:
         yield
         sys.stdout.flush()
@@ -64,7 +64,7 @@ def results() -> Iterator[None]:
 
 
 class _StopRequest:
-    """Whether someone asked the program to stop, and by which signal."""
+    """Whether the program was asked to stop, and by which signal."""
 
     signal: int | None = None
 
@@ -77,7 +77,7 @@ stop_request = _StopRequest()
 
 @contextlib.contextmanager
 def stop_signals(*, loud: bool = True) -> Iterator[Callable[[], bool]]:
-    """Ctrl-C and SIGTERM ask politely: the round is finished and a checkpoint written. A second one does not ask."""
+    """At the first Ctrl-C or SIGTERM, finish the round and write a checkpoint; at the second one, end at once."""
     stop_request.signal = None
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
@@ -86,7 +86,7 @@ def stop_signals(*, loud: bool = True) -> Iterator[Callable[[], bool]]:
         for one, handler in before.items():
             signal.signal(one, handler)
         if loud:
-            note("gossamer: finishing the round; once more to stop at once.")
+            note("gossamer: finishing the round; press again to stop at once.")
 
     for number in before:
         signal.signal(number, ask)

@@ -4,9 +4,9 @@ import contextlib
 import inspect
 import logging
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from rich.console import Console
 from rich.markup import escape
@@ -20,13 +20,14 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 from rich.table import Column, Table
+from rich.text import Text
 
 from gossamer.cli.lines import note, visible
 from gossamer.errors import InputError
+from gossamer.records.checkpoint import resume_log
 from gossamer.runtime.experiment import Experiment
 
-NEWS = ("passed over", "goes on after")
-"""What log messages say that a person should hear of; the first of them even when quiet."""
+_LONG_WORD = 12  # characters; longer words may be broken on a narrow terminal
 _PICTURES = (".png", ".pdf", ".svg")
 
 VERDICTS = {
@@ -34,109 +35,76 @@ VERDICTS = {
     "does not hold": "[red]does not hold[/]",
     "cannot be told": "[yellow]cannot be told[/]",
 }
-"""As a table shows them."""
+"""Verdicts with their colours in tables."""
 
 
 class Output(Console):
-    """Standard output, with tables that lose nothing."""
+    """Standard output with rich's tables, none of whose cells is ever cut."""
 
     def on_broken_pipe(self) -> None:
-        """Raise it, since it is ours to handle: rich would end the program, with exit code 1."""
+        """Raise the error, since `results` handles it: rich would end the program, with exit code 1."""
         raise BrokenPipeError
 
+    def render_str(self, text: str, **settings: Any) -> Text:
+        """Replace control characters in text from a record or a file."""
+        return super().render_str(visible(text), **settings)
+
     def show(self, table: Table) -> None:
-        """A table whole; columns that find no room on a terminal follow below, as pandas does, the first one repeated.
-
-        (rich would cut words, and leave columns out.) A pipe is as wide as the table needs.
-        """
-        sizes = [self._sizes(column) for column in table.columns]
-        half = max(8, self.width // 2)
-        if self.is_terminal:  # a name that is too long for its column is broken, and no number
-            sizes[0] = (min(sizes[0][0], half), sizes[0][1])
-        else:
-            self.width = max(self.width, _framed(low for low, _ in sizes))
-        parts = [list(range(len(sizes)))]
-        if _framed(low for low, _ in sizes) > self.width:
-            parts = [[0]]
-            for i in range(1, len(sizes)):
-                wide = _framed([min(sizes[0][1], half), *(sizes[j][1] for j in (*parts[-1][1:], i))])
-                if wide > self.width and len(parts[-1]) > 1:
-                    parts.append([0])
-                parts[-1].append(i)
-        for number, part in enumerate(parts):
-            self.print(_part(table, part, self._widths([sizes[i] for i in part]), is_first=number == 0))
+        """Print a table, at full width in a pipe; on a terminal that is too narrow, print each row as a small table."""
+        needed = self._needed(table.columns)
+        if not self.is_terminal:
+            self.width = max(self.width, needed)
+        for column in table.columns:
+            column.overflow = "fold"
+        if needed <= self.width:
+            self.print(table)
+            return
+        for number, cells in enumerate(zip(*(column.cells for column in table.columns), strict=True)):
+            row = Table(title=None if number else table.title, title_justify="left", show_header=False)
+            row.add_column(style="bold", overflow="fold")
+            row.add_column(overflow="fold")
+            for column, cell in zip(table.columns, cells, strict=True):
+                row.add_row(column.header, cell)
+            self.print(row)
         if table.caption:
-            self.print(_visible(table.caption))
+            self.print(table.caption)
 
-    def _sizes(self, column: Column) -> tuple[int, int]:
-        """The least width of a column that cuts no word, and the one that breaks no line."""
-        wide = self.options.update(width=10_000)
-        cells = [self.measure(_visible(cell), options=wide) for cell in (column.header, *column.cells)]
-        most = max(cell.maximum for cell in cells)
-        least = most if column.no_wrap else max(cell.minimum for cell in cells)
-        return max(least, column.min_width or 0), max(most, column.min_width or 0)
-
-    def _widths(self, sizes: Sequence[tuple[int, int]]) -> list[int]:
-        """Of columns side by side: as wide as they like, with one limit for all that makes them fit."""
-        widths = [least for least, _ in sizes]
-        for limit in range(self.width, 0, -1):
-            widths = [max(least, min(most, limit)) for least, most in sizes]
-            if _framed(widths) <= self.width:
-                break
-        return widths
-
-
-def _framed(widths: Iterable[int]) -> int:
-    """Of columns with their frames."""
-    return sum(width + 3 for width in widths) + 1
-
-
-def _part(table: Table, which: Sequence[int], widths: Sequence[int], *, is_first: bool) -> Table:
-    """Some columns of a table; its title stands over the first of them."""
-    part = Table(
-        title=_visible(table.title) if is_first else None,
-        title_justify=table.title_justify,
-        title_style=table.title_style,
-        header_style=table.header_style,
-        show_header=table.show_header,
-    )
-    columns = [table.columns[i] for i in which]
-    for column, width in zip(columns, widths, strict=True):
-        part.add_column(_visible(column.header), justify=column.justify, width=width, overflow="fold")
-    for cells in zip(*(column.cells for column in columns), strict=True):
-        part.add_row(*map(_visible, cells))
-    return part
-
-
-def _visible(cell: Any) -> Any:
-    return visible(cell) if isinstance(cell, str) else cell
+    def _needed(self, columns: Iterable[Column]) -> int:
+        """The width at which no number and no short word is broken, frames included."""
+        wide, needed = self.options.update(width=10_000), 1
+        for column in columns:
+            cells = [self.measure(cell, options=wide) for cell in (column.header, *column.cells)]
+            longest = max(cell.maximum if column.no_wrap else cell.minimum for cell in cells)
+            may_break = self.is_terminal and not column.no_wrap and column.justify == "left"
+            needed += 3 + (min(longest, _LONG_WORD) if may_break else longest)
+        return needed
 
 
 def console() -> Output:
-    """Standard output for text and tables; in a pipe, where no terminal gives a width, text has 140 columns."""
+    """Standard output for text and tables; text in a pipe has 140 columns."""
     out = Output(file=sys.stdout, width=None if sys.stdout.isatty() else 140)
-    out.width = out.width or 80  # some terminals say 0
+    out.width = out.width or 80  # some terminals report 0
     return out
 
 
 def first_paragraph(thing: object) -> str:
-    """What a factory says of itself."""
+    """The first paragraph of a docstring, on one line."""
     return " ".join((inspect.getdoc(thing) or "").split("\n\n")[0].split())
 
 
 def check_picture(name: str) -> Path:
-    """Where a picture goes: a name whose ending says which kind."""
+    """The path of a picture, whose suffix and folder are checked."""
     path = Path(name)
     if path.suffix.lower() not in _PICTURES:
         raise InputError(f"The picture '{path}' must end in {', '.join(_PICTURES)}.")
     if not path.parent.is_dir():
-        raise InputError(f"The folder of the picture '{path}' does not exist; make it first.")
+        raise InputError(f"The folder of the picture '{path}' does not exist; create it first.")
     return path
 
 
 @contextlib.contextmanager
 def waiting(what: str, quiet: bool = False) -> Iterator[None]:
-    """A sign of life on a terminal while something takes its time."""
+    """Show a spinner on a terminal during a long step."""
     if quiet or not sys.stderr.isatty():
         yield
         return
@@ -148,7 +116,7 @@ def waiting(what: str, quiet: bool = False) -> Iterator[None]:
 
 @contextlib.contextmanager
 def bars(quiet: bool) -> Iterator[Callable[[str, float], tuple[Callable[[float], None], Callable[[], None]]]]:
-    """A bar for each experiment on a terminal, a line for each in a pipe; each gives `show` and `begin`."""
+    """A bar per experiment on a terminal, a line per experiment in a pipe; each gives `show` and `begin`."""
     if quiet:
         yield lambda name, total: (lambda done: None, lambda: None)
     elif not sys.stderr.isatty():
@@ -165,49 +133,53 @@ def bars(quiet: bool) -> Iterator[Callable[[str, float], tuple[Callable[[float],
 
 
 class _Notes(logging.Handler):
+    """Writes log messages to standard error."""
+
     def emit(self, record: logging.LogRecord) -> None:
         note(record.getMessage())
 
 
 @contextlib.contextmanager
 def resume_news(quiet: bool) -> Iterator[None]:
-    """Say which checkpoints could not be used and, unless quiet, where a run goes on."""
-    handler, loggers = _Notes(), [logging.getLogger(f"gossamer.runtime.{name}") for name in ("checkpoint", "recorder")]
-    marks = NEWS[:1] if quiet else NEWS
-    handler.addFilter(lambda record: any(mark in record.getMessage() for mark in marks))
-    before = [one.level for one in loggers]
-    for one in loggers:
-        one.addHandler(handler)
-        one.setLevel(logging.INFO)
+    """Show which checkpoints are skipped and, unless quiet, where a run resumes."""
+    handler, level = _Notes(logging.WARNING if quiet else logging.INFO), resume_log.level
+    resume_log.addHandler(handler)
+    resume_log.setLevel(logging.INFO)
     try:
         yield
     finally:
-        for one, level in zip(loggers, before, strict=True):
-            one.removeHandler(handler)
-            one.setLevel(level)
+        resume_log.removeHandler(handler)
+        resume_log.setLevel(level)
+
+
+class Hooks(TypedDict, total=False):
+    """Callbacks of `Experiment.run`."""
+
+    progress: Callable[[str, int], None]
+    on_method: Callable[[str, int], None]
 
 
 @contextlib.contextmanager
-def progress_hooks(experiment: Experiment, quiet: bool) -> Iterator[dict[str, Any]]:
-    """Hooks that draw bars on a terminal, write a line a method into a pipe, and nothing when quiet."""
+def progress_hooks(experiment: Experiment, quiet: bool) -> Iterator[Hooks]:
+    """Hooks that draw bars on a terminal, write a line per method into a pipe, and nothing when quiet."""
     if quiet:
-        yield {}
+        yield Hooks()
     elif sys.stderr.isatty():
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
         with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
             tasks = {
                 label: bars.add_task(escape(label), total=rounds) for label, (_, rounds) in experiment.methods.items()
             }
-            yield {"progress": lambda label, done: bars.update(tasks[label], completed=done)}
+            yield Hooks(progress=lambda label, done: bars.update(tasks[label], completed=done))
     else:
         seeds = len(experiment.spec.seeds)
         many = f"{seeds} seed{'s' if seeds > 1 else ''}"
-        yield {"on_method": lambda label, rounds: note(f"{label}: {rounds:,} round{'s' if rounds > 1 else ''}, {many}")}
+        yield Hooks(on_method=lambda name, rounds: note(f"{name}: {rounds:,} round{'s' if rounds > 1 else ''}, {many}"))
 
 
 @contextlib.contextmanager
 def launch_progress(experiment: Experiment, quiet: bool) -> Iterator[Callable[[str, int, int], None]]:
-    """As `progress_hooks`, for runs that go on in other processes and one seed after another."""
+    """As `progress_hooks`, for runs in other processes, one seed after another."""
     runs = {(label, seed): n for label, (_, n) in experiment.methods.items() for seed in experiment.spec.seeds}
     names = {
         (label, seed): f"{label}, seed {seed}" if len(experiment.spec.seeds) > 1 else label for label, seed in runs
@@ -220,7 +192,7 @@ def launch_progress(experiment: Experiment, quiet: bool) -> Iterator[Callable[[s
             tasks = {run: bars.add_task(escape(names[run]), total=rounds) for run, rounds in runs.items()}
 
             def show(label: str, seed: int, done: int) -> None:
-                for run, task in tasks.items():  # those before the one that goes on are over
+                for run, task in tasks.items():  # runs before the current one are finished
                     if run == (label, seed):
                         bars.update(task, completed=done)
                         break
@@ -228,12 +200,12 @@ def launch_progress(experiment: Experiment, quiet: bool) -> Iterator[Callable[[s
 
             yield show
     else:
-        told: set[tuple[str, int]] = set()
+        noted: set[tuple[str, int]] = set()
 
-        def tell(label: str, seed: int, done: int) -> None:
+        def note_once(label: str, seed: int, done: int) -> None:
             run = (label, seed)
-            if run in runs and run not in told:
-                told.add(run)
+            if run in runs and run not in noted:
+                noted.add(run)
                 note(f"{names[run]}: {runs[run]:,} rounds, {experiment.problem.clients} processes")
 
-        yield tell
+        yield note_once

@@ -16,7 +16,7 @@ def shipped_specs() -> list[str]:
 def shipped_spec(name: str) -> Path:
     """The file of a shipped spec."""
     if name not in shipped_specs():
-        raise unknown("spec file, and no shipped spec,", name, shipped_specs())
+        raise unknown("spec", name, shipped_specs())
     return _FOLDER / f"{name}.toml"
 
 

@@ -1,4 +1,4 @@
-"""Problems: what gives each client its gradients."""
+"""Problems: the objectives of the clients, their gradients and their data."""
 
 from gossamer.problems.base import Problem
 from gossamer.problems.data.datasets import Dataset, load

@@ -1,4 +1,4 @@
-"""The contract of a problem: what gives a client its gradients, and what a model is judged by."""
+"""The contract of a problem: gradients of each client, and measurements of a model."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
@@ -11,11 +11,13 @@ from gossamer.errors import InputError, check_choice, check_integer
 from gossamer.fingerprint import digest
 from gossamer.problems.data.rows import Rows
 
-TOGETHER = 64  # models whose products with the data are one
+Facts = dict[str, str | int | float | bool | None]
+"""Settings and sizes of a problem, as a record stores them."""
+TOGETHER = 64  # models that are evaluated in one matrix product
 
 
 class Problem(ABC):
-    """min f(x) = mean over clients of f_i(x), each f_i a mean over the client's own rows of data.
+    """min f(x) = mean over clients of f_i(x), where f_i is the mean over the rows of data of client i.
 
     Tensors of models are (S * clients, d), the clients of one seed after those of another.
     """
@@ -23,23 +25,23 @@ class Problem(ABC):
     clients: int
     d: int
     rows_per_client: int
-    """Rows of data that every client has at least."""
+    """The smallest number of rows of data of a client."""
     row_counts: Tensor | None = None
-    """(clients,): the rows of each, where they differ."""
-    rows: Rows | None = None  # of data, where there are any
+    """(clients,): the number of rows of each client, if these differ."""
+    rows: Rows | None = None  # of data, if the problem has any
     dtype: torch.dtype
     device: torch.device
     is_random: bool = False
-    """Whether a gradient draws numbers of its own (dropout): `gradient` then takes `seeds`, one a row."""
+    """Whether a gradient draws random numbers (dropout): `gradient` then takes `seeds`, one per row."""
     least_batch: int = 1
-    """Rows that a minibatch needs at least: 2 for batch norm."""
+    """The smallest possible minibatch: 2 rows for batch norm."""
     measures_clients: bool = True
-    """Whether f may be measured at every client's own model, where there are no test rows: too dear for a network."""
+    """Whether f is measured at every client's model if there are no test rows; too expensive for a network."""
     _fingerprint: str
     models_at_once: int = 1
-    """Models that `evaluate` takes in one product."""
+    """Models that `evaluate` handles in one matrix product."""
     has_buffers: bool = False
-    """Whether a client keeps more than its model (batch norm): `gradient` then takes `buffers`, and changes them."""
+    """Whether a client has buffers besides its model (batch norm): `gradient` then takes and updates `buffers`."""
 
     @abstractmethod
     def gradient(self, x: Tensor, batch: Tensor | None = None) -> Tensor:
@@ -50,46 +52,44 @@ class Problem(ABC):
         """`loss` and `grad_norm` of f at each of the (k, d) models, in float64."""
 
     def score(self, models: Tensor) -> dict[str, Tensor]:
-        """`loss` and `accuracy` of each of the (k, d) models on the test rows; without what there is not."""
+        """`loss` and `accuracy` of each of the (k, d) models on the test rows; keys that do not apply are left out."""
         return {}
 
     def new_buffers(self, models: int) -> dict[str, Tensor]:
-        """What a client keeps beside its model, (models, ...) each; most problems keep nothing."""
+        """Initial buffers, (models, ...) each; most problems have none."""
         return {}
 
     def with_buffers(self, x: Tensor, buffers: dict[str, Tensor]) -> Tensor:
-        """(k, d or more): models with their buffers behind them, as `evaluate` and `score` take them."""
+        """(k, d or more): models with their buffers appended, as `evaluate` and `score` take them."""
         return x
 
     def only(self, client: int) -> "Problem":
-        """The problem of one client alone, with its own rows of data and no others: what a process of its own holds.
+        """The problem of one client, with its rows of data only: what a process of that client holds.
 
-        What is measured of it is that client's f_i.
+        Its `evaluate` measures f_i.
         """
         if self.has_buffers or self.is_random:
-            raise InputError(f"{type(self).__name__} cannot be taken apart into clients; give it a method `only`.")
+            raise InputError(f"{type(self).__name__} cannot be split by client; define its method `only`.")
         return _OneOf(self, client)
 
     def x0(self) -> Tensor:
-        """The point from which all clients start unless told otherwise: zero."""
+        """The default starting point of all clients: zero."""
         return torch.zeros(self.d, dtype=self.dtype, device=self.device)
 
     def smoothness(self) -> float | None:
-        """L, such that every client's gradient is L-Lipschitz; None where it is not known."""
+        """L, such that every client's gradient is L-Lipschitz; None if unknown."""
         return None
 
     def pl_constant(self) -> float | None:
-        """mu of the PL condition ||grad f||^2 >= 2 mu (f - f*); None where it is not known to hold."""
+        """mu of the PL condition ||grad f||^2 >= 2 mu (f - f*); None if not known to hold."""
         return None
 
     def minimum(self) -> float | None:
-        """f*, the least value of f; None where it is not known."""
+        """f*, the minimum of f; None if unknown."""
         return None
 
     def noise_bound(self) -> float | None:
-        """sigma^2, which bounds E||gradient of one row - gradient||^2 of every client, at every point; None where
-        nothing does, or it is not known.
-        """
+        """sigma^2, a bound on E||gradient of one row - gradient||^2 for every client and point; None if unknown."""
         return None
 
     def heterogeneity(self, x: Tensor | None = None) -> float:
@@ -121,7 +121,7 @@ class Problem(ABC):
         total = torch.zeros(models.shape, dtype=torch.float64, device=self.device)
         squares = torch.zeros(self.clients, dtype=torch.float64, device=self.device)
         for draw in torch.split(rows, 1, dim=1):
-            counted = (draw < counts[:, None]).double()  # a client with fewer rows sits the others' out
+            counted = (draw < counts[:, None]).double()  # clients with fewer rows skip the remaining draws
             gradient = self.gradient(models, torch.minimum(draw, counts[:, None] - 1)).double() * counted
             total += gradient
             squares += gradient.square().sum(dim=1)
@@ -130,7 +130,7 @@ class Problem(ABC):
         return float(variance.mean()) * (1 if exact else samples / (samples - 1)) / batch_size
 
     def _everywhere(self, x: Tensor | None) -> Tensor:
-        """One point at every client."""
+        """The same point at every client."""
         try:
             point = self.x0() if x is None else torch.as_tensor(x).detach().to(self.device, self.dtype)
         except (TypeError, ValueError, RuntimeError):
@@ -142,16 +142,16 @@ class Problem(ABC):
     def fingerprint(self) -> str:
         """A digest of what determines the gradients and the measurements: data, who holds which rows, model.
 
-        It is computed once. Runs with different fingerprints are different runs, and none goes on as another.
+        It is computed once. A run is never resumed as a run with another fingerprint.
         """
         if "_fingerprint" not in self.__dict__:
             self._fingerprint = digest(type(self).__qualname__, self.describe(), self.x0(), *self.content())
         return self._fingerprint
 
     def content(self) -> Sequence[Any]:
-        """What `fingerprint` covers beside `describe` and `x0`: tensors, arrays, numbers and strings.
+        """What `fingerprint` covers besides `describe` and `x0`: tensors, arrays, numbers and strings.
 
-        By default, the length of each client's gradient at two points, to six digits, so that rounding does not count.
+        By default, the norm of each client's gradient at two points, to six digits to be robust to rounding.
         """
         near = torch.linspace(-0.1, 0.1, self.d, dtype=self.dtype, device=self.device)
         gradients = [self.gradient(self._everywhere(x)) for x in (self.x0(), self.x0() + near)]
@@ -160,13 +160,13 @@ class Problem(ABC):
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(f'{k}={v!r}' for k, v in self.describe().items() if k != 'problem')})"
 
-    def describe(self) -> dict[str, Any]:
-        """What a record says of the problem."""
+    def describe(self) -> Facts:
+        """The facts about the problem that a record stores."""
         return {"problem": type(self).__name__, "clients": self.clients, "d": self.d, "dtype": str(self.dtype)[6:]}
 
 
 class _OneOf(Problem):
-    """One client of a problem that knows no cheaper way: the gradients of all are taken, and one is kept."""
+    """The default `only`: computes the gradients of all clients, and keeps one."""
 
     def __init__(self, whole: Problem, client: int) -> None:
         self.whole, self.client = whole, client
@@ -194,17 +194,17 @@ class _OneOf(Problem):
 
 
 def in_groups(models: Tensor) -> Iterator[Tensor]:
-    """The (k, d) models, 64 at a time, the last group filled up with zeros.
+    """The (k, d) models in groups of 64, the last one padded with zeros.
 
-    Products with 64 models cost a fraction of 64 products with one; and with products of one size alone, what is
-    measured of a model does not depend on the models that happen to be measured beside it.
+    A product with 64 models costs a fraction of 64 products with one. As all products have the same size, the
+    measurements of a model do not depend on the other models in its group.
     """
     short = -len(models) % TOGETHER
     yield from torch.split(torch.cat([models, models.new_zeros(short, models.shape[1])]), TOGETHER)
 
 
 def as_device(device: str | torch.device) -> torch.device:
-    """The device, or a sentence if torch does not have it."""
+    """The torch device; an error if it is not available."""
     if not isinstance(device, str | torch.device) or str(device) == "meta":
         raise InputError(f"`device` must be a name such as 'cpu' or 'cuda', got {device!r}.")
     try:
@@ -217,13 +217,13 @@ def as_device(device: str | torch.device) -> torch.device:
 
 
 def as_dtype(dtype: str | torch.dtype) -> torch.dtype:
-    """float32 or float64, by name or as torch's own."""
+    """The torch dtype, float32 or float64."""
     names = {"float32": torch.float32, "float64": torch.float64}
     check_choice("dtype", str(dtype).removeprefix("torch."), names)
     return names[str(dtype).removeprefix("torch.")]
 
 
 def check_finite(one: Any, two: Any, dtype: torch.dtype) -> None:
-    """Refuse settings that make numbers too large for the type."""
+    """Refuse settings that lead to numbers too large for the dtype."""
     if not max(float(abs(one).max()), float(abs(two).max())) < float(torch.finfo(dtype).max) ** 0.5:
         raise InputError(f"`heterogeneity` or `noise` is too large for {str(dtype)[6:]}.")

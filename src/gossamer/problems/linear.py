@@ -1,4 +1,4 @@
-"""What linear models share: outputs A x of data rows, one loss a row, a regulariser."""
+"""Base class of linear models: outputs A x, a loss per row, and a regulariser."""
 
 import copy
 from abc import abstractmethod
@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 
 from gossamer.errors import InputError
-from gossamer.problems.base import TOGETHER, Problem, in_groups
+from gossamer.problems.base import TOGETHER, Facts, Problem, in_groups
 from gossamer.problems.data.datasets import Dataset
 from gossamer.problems.data.rows import Rows
 from gossamer.problems.products import combination, outputs
 
-_ROWS = 1 << 13  # data rows evaluated at once: their outputs stay in the cache between the passes over them
+_ROWS = 1 << 13  # data rows evaluated at once, so that their outputs stay in the cache
 
 
 class LinearModel(Problem):
@@ -28,14 +28,12 @@ class LinearModel(Problem):
     loss_curvature: float
     """The largest second derivative of the loss by its outputs."""
     loss_slope: float | None = None
-    """The largest ||derivative of the loss by its outputs||^2, where there is one."""
+    """The largest ||derivative of the loss by its outputs||^2, if it is bounded."""
 
     rows: Rows
     models_at_once = TOGETHER
 
-    def __init__(
-        self, rows: Rows, outputs: int, test: Rows | None, nonconvex: float, l2: float, about: dict[str, Any]
-    ) -> None:
+    def __init__(self, rows: Rows, outputs: int, test: Rows | None, nonconvex: float, l2: float, about: Facts) -> None:
         self.rows, self.outputs, self.test = rows, outputs, test
         self.nonconvex, self.l2 = nonconvex, l2
         self.features = rows.features.shape[1]
@@ -67,11 +65,11 @@ class LinearModel(Problem):
         """The derivative of the losses by z, of z's shape."""
 
     def predicted(self, z: Tensor) -> Tensor | None:
-        """(..., rows): the class that each row's outputs say; None where the labels are numbers."""
+        """(..., rows): the predicted class of each row; None if the labels are numbers."""
         return None
 
     def gradient(self, x: Tensor, batch: Tensor | None = None) -> Tensor:
-        """Mean of (derivative by z) times the row, plus the regulariser's gradient; see `products` on its bits."""
+        """Mean of (derivative by z) times the row, plus the regulariser's gradient; see `products` on rounding."""
         rows, shape = self.rows, (-1, self.outputs, self.features)
         if batch is not None:
             index = rows.index(batch)
@@ -84,7 +82,7 @@ class LinearModel(Problem):
         return data + self._regulariser_gradient(x)
 
     def _full(self, models: Tensor) -> Tensor:
-        """The gradients of the losses at one model a client, (clients, outputs, features), over all rows."""
+        """The gradients of the losses at one model per client, (clients, outputs, features), over all rows."""
         rows = self.rows
         if rows.are_equal:
             a = rows.features.view(rows.clients, rows.least, self.features)
@@ -97,7 +95,7 @@ class LinearModel(Problem):
         return torch.cat(parts)
 
     def evaluate(self, models: Tensor) -> dict[str, Tensor]:
-        """Over all rows of all clients, many models at a time: matrix-matrix products in place of matrix-vector."""
+        """Evaluate over all rows of all clients, with matrix-matrix products for many models at a time."""
         losses, norms = [], []
         for group in in_groups(models):
             loss, gradient = self._value(group)
@@ -106,7 +104,7 @@ class LinearModel(Problem):
         return {"loss": torch.cat(losses)[: len(models)], "grad_norm": torch.cat(norms)[: len(models)]}
 
     def _value(self, models: Tensor, dtype: torch.dtype | None = None) -> tuple[Tensor, Tensor]:
-        """Losses (k,) and gradients (k, d) at (k, d) models, in the problem's type or another; added up in float64."""
+        """Losses (k,) and gradients (k, d) at (k, d) models, in the problem's dtype or another; summed in float64."""
         rows, wide, dtype = self.rows, models.double(), dtype or self.dtype
         x = wide.to(dtype).view(-1, self.features)
         square = wide * wide
@@ -135,9 +133,9 @@ class LinearModel(Problem):
                 a, y = (part[begin : begin + _ROWS] for part in (self.test.features, self.test.labels))
                 z = (group.view(-1, self.features) @ a.T).view(len(group), self.outputs, -1)
                 sums[0] += self.losses(z, y).sum(dim=1, dtype=torch.float64)
-                said = self.predicted(z)
-                if said is not None:
-                    sums[1] += (said == y).sum(dim=1)
+                classes = self.predicted(z)
+                if classes is not None:
+                    sums[1] += (classes == y).sum(dim=1)
             parts["loss"].append(sums[0] / self.test.total)
             parts["accuracy"].append(sums[1] / self.test.total)
         if self.predicted(torch.zeros(self.outputs, 1, device=self.device)) is None:
@@ -146,9 +144,9 @@ class LinearModel(Problem):
 
     def smoothness(self) -> float:
         """The largest L of a client: the loss's curvature times the largest eigenvalue of A'A / rows, plus the
-        regulariser's.
+        regulariser's curvature.
 
-        For the nonconvex regulariser that is its curvature at zero, 2 nonconvex, the largest in size.
+        The nonconvex regulariser's curvature is largest at zero, where it is 2 nonconvex.
         """
         largest: float = max(
             float(torch.linalg.matrix_norm(self.rows.features[mine].double(), 2)) ** 2 / (mine.stop - mine.start)
@@ -157,18 +155,18 @@ class LinearModel(Problem):
         return self.loss_curvature * largest + 2 * self.nonconvex + self.l2
 
     def noise_bound(self) -> float | None:
-        """The loss's steepest slope times the mean of ||a||^2 over a client's rows, of the client with the largest."""
+        """The largest slope of the loss times the mean of ||a||^2 over a client's rows, maximised over clients."""
         if self.loss_slope is None:
             return None
         squares = self.rows.features.double().square().sum(dim=1)
         return self.loss_slope * max(float(squares[mine].mean()) for mine in self.rows.by_client())
 
     def pl_constant(self) -> float | None:
-        """`l2`, by strong convexity, where there is no nonconvex regulariser."""
+        """`l2`, by strong convexity, if there is no nonconvex regulariser."""
         return self.l2 if self.l2 > 0 and self.nonconvex == 0 else None
 
     def minimum(self) -> float:
-        """f*, by L-BFGS in float64 from the starting point; with a nonconvex regulariser, the value it ends at."""
+        """f*, by L-BFGS in float64 from the starting point; with a nonconvex regulariser, a local minimum."""
         return float(self._minimum)
 
     @cached_property
@@ -188,13 +186,13 @@ class LinearModel(Problem):
             return self.nonconvex * (2 * x / (1 + x * x) ** 2)
         return self.l2 * x + self.nonconvex * (2 * x / (1 + x * x) ** 2)
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> Facts:
         """The data, its split and its scale."""
         return super().describe() | self._about
 
 
 def matrix(dataset: Dataset, features: Any, scale: float, intercept: bool, dtype: torch.dtype) -> Any:
-    """Features as rows of a float64 matrix, divided by `scale`, with a column of ones if asked for; they must fit."""
+    """Features as a float64 matrix, divided by `scale`, with an optional column of ones; they must fit into `dtype`."""
     flat = np.asarray(features, np.float64).reshape(len(features), -1)
     flat = np.hstack([flat, np.ones((len(flat), 1))]) if intercept else flat
     scaled = flat / scale

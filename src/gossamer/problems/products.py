@@ -1,9 +1,9 @@
-"""Products of models and data rows. On a CPU, their bits do not depend on what is computed beside them.
+"""Products of models and data rows. On a CPU, their rounding does not depend on the other products in the call.
 
 A BLAS picks its order of sums by the number of matrices, their alignment in memory and its threads. The gradient of a
 client would then depend on how many clients and seeds share a call, and a dithered compressor amplifies the difference.
 So a product with one output is a plain sum in a fixed order (`einsum`). A product with several is one matrix product
-per client, by NumPy's BLAS on one thread, which gives the same bits for the same shape. On a GPU both are torch's.
+per client, by NumPy's BLAS on one thread, which gives the same bits for the same shape. On a GPU, torch computes both.
 """
 
 from functools import cache
@@ -22,14 +22,14 @@ def outputs(x: Tensor, a: Tensor) -> Tensor:
 
 
 def combination(p: Tensor, a: Tensor) -> Tensor:
-    """g[r, o, f] = sum_b p[r, o, b] a[r, b, f]: the rows of data, each with its weight."""
+    """g[r, o, f] = sum_b p[r, o, b] a[r, b, f]: the weighted sum of the rows of data."""
     if p.is_cuda:
         return p @ a
     return _product("rob,rbf->rof", p.numpy(), a.numpy(), a.numpy())
 
 
 def _product(subscripts: str, left: Any, right: Any, as_matrices: Any) -> Tensor:
-    if 1 in (left.shape[1], right.shape[1]):  # a BLAS takes another, alignment-dependent way for vectors
+    if 1 in (left.shape[1], right.shape[1]):  # a BLAS sums vectors in an order that depends on alignment
         return torch.from_numpy(np.einsum(subscripts, left, right, optimize=False))
     with _blas().limit(limits=1):
         return torch.from_numpy(np.matmul(left, as_matrices))
@@ -37,7 +37,7 @@ def _product(subscripts: str, left: Any, right: Any, as_matrices: Any) -> Tensor
 
 @cache
 def _blas() -> Any:
-    """The controller of NumPy's BLAS; finding it takes some milliseconds, using it some microseconds."""
+    """The controller of NumPy's BLAS; cached because finding it takes milliseconds."""
     from threadpoolctl import ThreadpoolController
 
     return ThreadpoolController().select(internal_api="openblas")

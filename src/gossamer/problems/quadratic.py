@@ -1,4 +1,4 @@
-"""Quadratics whose clients disagree: the smallest problem on which methods can be told apart."""
+"""Quadratics with a different optimum per client: the smallest problem on which methods differ."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 
 from gossamer.errors import InputError, check_integer, check_nonnegative, check_positive
-from gossamer.problems.base import Problem, as_device, as_dtype, check_finite
+from gossamer.problems.base import Facts, Problem, as_device, as_dtype, check_finite
 from gossamer.registry import objectives
 
 
 class Quadratic(Problem):
-    """f_i(x) = mean over rows r of 1/2 (x - c_ir)' D_i (x - c_ir) with diagonal D_i: closed forms for everything."""
+    """f_i(x) = mean over rows r of 1/2 (x - c_ir)' D_i (x - c_ir) with diagonal D_i; everything has a closed form."""
 
     def __init__(self, curvature: Tensor, centres: Tensor) -> None:
         self.curvature, self.centres = curvature, centres  # (clients, d), (clients, rows, d)
@@ -51,7 +51,7 @@ class Quadratic(Problem):
         return float(self.evaluate(self.minimizer()[None])["loss"][0])
 
     def noise_bound(self) -> float:
-        """Of the noisiest client; the same at every point."""
+        """The variance of the noisiest client, which is the same at every point."""
         spread = self.centres.double().var(dim=1, correction=0)
         return float((self.curvature.double().square() * spread).sum(dim=1).max())
 
@@ -72,7 +72,7 @@ class Quadratic(Problem):
         loss = ((self._a * x / 2 - self._b) * x).sum(dim=1) + self._c / 2
         return {"loss": loss, "grad_norm": gradient.norm(dim=1)}
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> Facts:
         """The size of the problem."""
         return super().describe() | {"rows_per_client": self.rows_per_client}
 
@@ -93,15 +93,15 @@ def quadratic(
     """Random diagonal quadratics, each client with its own curvature and its own centre.
 
     Args:
-        clients: How many.
-        d: Coordinates.
+        clients: Number of clients.
+        d: Number of coordinates.
         condition: Largest over smallest curvature, within each client; the largest is 1.
-        heterogeneity: Deviation of the clients' centres around their common one.
-        noise: Deviation of a client's rows around its centre: what makes a minibatch gradient noisy.
-        rows: Rows of data a client.
-        seed: Of the generator.
+        heterogeneity: Deviation of the clients' centres around their mean.
+        noise: Deviation of a client's rows around its centre, which makes minibatch gradients noisy.
+        rows: Rows of data per client.
+        seed: Seed of the generator.
         dtype: float32 or float64.
-        device: Where the tensors live.
+        device: Device of the tensors.
     """
     clients, d, rows = (check_integer(k, v, 1, 10**9) for k, v in {"clients": clients, "d": d, "rows": rows}.items())
     seed = check_integer("seed", seed, 0)

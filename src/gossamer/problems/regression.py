@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from gossamer.errors import InputError, check_bool, check_choice, check_nonnegative, check_positive
-from gossamer.problems.base import as_device, as_dtype
+from gossamer.problems.base import Facts, as_device, as_dtype
 from gossamer.problems.data.datasets import Dataset, load
 from gossamer.problems.data.partition import Partition, split
 from gossamer.problems.data.rows import Rows
@@ -21,9 +21,9 @@ Scale = float | Literal["published"]
 
 
 class LogisticRegression(LinearModel):
-    """Losses log(1 + exp(-z)) of rows that are kept multiplied by their label, since a and y only appear together.
+    """Losses log(1 + exp(-z)) of rows that are stored multiplied by their label, since only the product a y matters.
 
-    The test rows are not: their labels say whether they are of the second class.
+    Test rows are stored as they are; their label is 1 for the second class and 0 for the first.
     """
 
     loss_curvature = 0.25
@@ -31,11 +31,11 @@ class LogisticRegression(LinearModel):
 
     @property
     def signed(self) -> Tensor:
-        """(clients, rows, d): the rows, multiplied by their labels; for clients with as many rows each."""
+        """(clients, rows, d): the rows, multiplied by their labels; if all clients have equally many rows."""
         return self.rows.features.view(self.clients, -1, self.d)
 
     def losses(self, z: Tensor, y: Tensor) -> Tensor:
-        """log(1 + exp(-z)); test rows, whose labels are integers, are multiplied by theirs here."""
+        """log(1 + exp(-z)); test rows, whose labels are integers, get their sign here."""
         z = z[..., 0, :]
         return softplus(-z if y.is_floating_point() else torch.where(y > 0, -z, z))
 
@@ -43,16 +43,16 @@ class LogisticRegression(LinearModel):
         """-sigmoid(-z)."""
         if z.is_cuda:
             return torch.sigmoid(-z).neg_()
-        with np.errstate(over="ignore"):  # 1 / inf is the 0 that is wanted
+        with np.errstate(over="ignore"):  # 1 / inf is 0, as it should be
             return torch.from_numpy(-1 / (1 + np.exp(z.numpy())))
 
     def predicted(self, z: Tensor) -> Tensor:
-        """a'x > 0 says the second class, anything else the first."""
+        """The second class if a'x > 0, else the first."""
         return z[..., 0, :] > 0
 
 
 class SoftmaxRegression(LinearModel):
-    """Cross-entropy of softmax(z): one row of x a class."""
+    """Cross-entropy of softmax(z): one row of x per class."""
 
     loss_curvature = 0.5
     loss_slope = 2.0
@@ -62,7 +62,7 @@ class SoftmaxRegression(LinearModel):
         return torch.logsumexp(z, dim=-2) - z.gather(-2, _at(y, z))[..., 0, :]
 
     def pull(self, z: Tensor, y: Tensor) -> Tensor:
-        """softmax(z) less 1 at the label."""
+        """softmax(z) minus 1 at the label."""
         p = torch.softmax(z, dim=-2) if z.is_cuda else _softmax(z)
         at = _at(y, z)
         return p.scatter_add_(-2, at, p.new_full((), -1).expand(at.shape))
@@ -73,9 +73,9 @@ class SoftmaxRegression(LinearModel):
 
 
 def _softmax(z: Tensor) -> Tensor:
-    """softmax(z) over the outputs, by NumPy: unlike torch, it rounds an element alike wherever it stands."""
+    """softmax(z) over the outputs, by NumPy: unlike torch, its rounding does not depend on positions."""
     array = z.numpy()
-    with np.errstate(invalid="ignore"):  # a run that diverges says so itself
+    with np.errstate(invalid="ignore"):  # the session reports divergence
         p = np.exp(array - array.max(axis=-2, keepdims=True))
     return torch.from_numpy(p / p.sum(axis=-2, keepdims=True))
 
@@ -99,7 +99,7 @@ class LeastSquares(LinearModel):
         return z - y.unsqueeze(-2)
 
     def pl_constant(self) -> float | None:
-        """The smallest eigenvalue of the Hessian that is not zero."""
+        """The smallest non-zero eigenvalue of the Hessian."""
         if self.nonconvex:
             return None
         a = self.rows.features.double()
@@ -109,7 +109,7 @@ class LeastSquares(LinearModel):
         return float(above.min()) if len(above) else None
 
     def minimum(self) -> float:
-        """f*: exact, but with a nonconvex regulariser."""
+        """f*, exact unless there is a nonconvex regulariser."""
         if self.nonconvex:
             return super().minimum()
         a, y = self.rows.features.double(), self.rows.labels.double()
@@ -137,24 +137,24 @@ def logistic_regression(
     dtype: str | torch.dtype = "float32",
     device: str | torch.device = "cpu",
 ) -> LogisticRegression:
-    """Binary classification, its rows shared out among clients (section 5 of the BEER paper).
+    """Binary classification with rows divided among clients (section 5 of the BEER paper).
 
     Args:
         data: `"a9a"`, `"breast_cancer"` (embedded), the path of a LIBSVM file, or anything that
             `gossamer.problems.load` takes; with two classes.
-        clients: How many share the rows.
+        clients: Number of clients.
         partition: `"sorted"` by label, as in the paper, `"iid"`, `"by_label"`, `"dirichlet:0.5"` or `"shards:2"`.
-        equal: As many rows for every client, the remainder dropped, as in the paper; else all rows are kept.
+        equal: Give every client equally many rows and drop the remainder, as in the paper; else keep all rows.
         nonconvex: Weight of the regulariser sum_j x_j^2 / (1 + x_j^2).
         l2: Weight of the regulariser ||x||^2 / 2.
-        feature_scale: What features are divided by, the intercept included; `"published"` is
+        feature_scale: Divisor of the features, the intercept included; `"published"` is
             ||A||_2 / (2 sqrt(N)), with which the logistic part has L = 1, as in the paper's published runs.
         intercept: Append a column of ones.
-        data_dir: Where data files lie; see `gossamer.problems.load`.
-        test: Test rows, where `data` is not a named data set.
-        seed: Of a random partition.
+        data_dir: Folder with data files; see `gossamer.problems.load`.
+        test: Test rows, if `data` is not a named data set.
+        seed: Seed of a random partition.
         dtype: float32 or float64.
-        device: Where the tensors live, such as `"cpu"` or `"cuda"`.
+        device: Device of the tensors, such as `"cpu"` or `"cuda"`.
     """
     dataset = load(data, data_dir, test)
     classes = dataset.classes("Logistic regression")
@@ -194,19 +194,19 @@ def softmax_regression(
 
     Args:
         data: `"mnist"`, `"digits"` (embedded), or anything that `gossamer.problems.load` takes.
-        clients: How many share the rows.
+        clients: Number of clients.
         partition: As for `logistic_regression`.
         equal: As for `logistic_regression`.
         nonconvex: Weight of the regulariser sum_j x_j^2 / (1 + x_j^2).
         l2: Weight of the regulariser ||x||^2 / 2.
-        feature_scale: What features are divided by; by default the largest value a pixel can take, so that they lie
+        feature_scale: Divisor of the features; by default the largest value a pixel can take, so that they lie
             between 0 and 1.
         intercept: Append a column of ones.
-        data_dir: Where data files lie.
-        test: Test rows, where `data` is not a named data set.
-        seed: Of a random partition.
+        data_dir: Folder with data files.
+        test: Test rows, if `data` is not a named data set.
+        seed: Seed of a random partition.
         dtype: float32 or float64.
-        device: Where the tensors live.
+        device: Device of the tensors.
     """
     dataset = load(data, data_dir, test)
     classes = dataset.classes("Softmax regression")
@@ -240,22 +240,22 @@ def least_squares(
     Args:
         data: The path of a LIBSVM file, a pair (features, labels), or anything that `gossamer.problems.load`
             takes.
-        clients: How many share the rows.
-        partition: As for `logistic_regression`; `"sorted"` goes by the labels' size.
+        clients: Number of clients.
+        partition: As for `logistic_regression`; `"sorted"` sorts by label value.
         equal: As for `logistic_regression`.
         nonconvex: Weight of the regulariser sum_j x_j^2 / (1 + x_j^2).
         l2: Weight of the regulariser ||x||^2 / 2.
-        feature_scale: What features are divided by, the intercept included.
+        feature_scale: Divisor of the features, the intercept included.
         intercept: Append a column of ones.
-        data_dir: Where data files lie.
-        test: Test rows, where `data` is not a named data set.
-        seed: Of a random partition.
+        data_dir: Folder with data files.
+        test: Test rows, if `data` is not a named data set.
+        seed: Seed of a random partition.
         dtype: float32 or float64.
-        device: Where the tensors live.
+        device: Device of the tensors.
     """
     dataset = load(data, data_dir, test)
     if dataset.labels.ndim != 1:
-        raise InputError(f"Least squares needs one number a row, but labels are {dataset.labels.shape}.")
+        raise InputError(f"Least squares needs one label per row, got labels of shape {dataset.labels.shape}.")
     common = _Common(dataset, clients, partition, equal, feature_scale, intercept, seed, dtype, device)
     rows = common.rows(dataset.labels.astype(np.float64))
     test_rows = common.test(lambda labels: labels.astype(np.float64))
@@ -268,7 +268,7 @@ def _weights(nonconvex: float, l2: float) -> tuple[float, float]:
 
 
 class _Common:
-    """What the three do alike: scale the features, share out the rows."""
+    """What all three have in common: scale the features, divide the rows among clients."""
 
     def __init__(
         self,
@@ -291,14 +291,14 @@ class _Common:
         self.dataset, self.intercept = dataset, intercept
         self.dtype, self.device = as_dtype(dtype), as_device(device)
         self.shares = split(dataset.labels, clients, partition, seed, equal=equal)
-        self.about: dict[str, Any] = {
+        self.about: Facts = {
             "data": dataset.name,
             "partition": partition if isinstance(partition, str) else str(partition),
             "feature_scale": round(self.scale, 6),
         }
 
     def rows(self, labels: Any, sign: Any = None) -> Rows:
-        """The training rows; multiplied by `sign`, if given."""
+        """The training rows, multiplied by `sign` if given."""
         features = matrix(self.dataset, self.dataset.features, self.scale, self.intercept, self.dtype)
         features = features if sign is None else features * sign[:, None]
         made = Rows.share(features, labels, self.shares, self.dtype, self.device)

@@ -13,9 +13,9 @@ from gossamer.registry import objectives
 
 
 class SinePL(Problem):
-    """f_i(x) = sum_j x_j^2 + 3 sin(x_j)^2 + (mean over rows r of c_ir)'x, with the c_ir of all clients adding up to 0.
+    """f_i(x) = sum_j x_j^2 + 3 sin(x_j)^2 + (mean over rows r of c_ir)'x, where the c_ir of all clients sum to 0.
 
-    So f(x) = sum_j x_j^2 + 3 sin(x_j)^2 whatever the clients' disagreement: not convex, its only minimum at 0
+    So f(x) = sum_j x_j^2 + 3 sin(x_j)^2 for any heterogeneity: not convex, with its only minimum at 0
     (Karimi, Nutini and Schmidt, 2016).
     """
 
@@ -36,8 +36,8 @@ class SinePL(Problem):
             slope = self.slopes.mean(dim=1).expand(x.view(shape).shape)
         else:
             slope = self.slopes[self._client, batch.view(-1, self.clients, batch.shape[1])].mean(dim=2)
-        with np.errstate(invalid="ignore"):  # a run that diverges says so itself
-            # By NumPy: unlike torch, it rounds an element alike wherever it stands.
+        with np.errstate(invalid="ignore"):  # the session reports divergence
+            # By NumPy: unlike torch, its rounding does not depend on the position of an element.
             sine = torch.sin(2 * x) if x.is_cuda else torch.from_numpy(np.sin((2 * x).numpy()))
         return 2 * x + 3 * sine + slope.reshape(x.shape)
 
@@ -46,13 +46,13 @@ class SinePL(Problem):
         return [self.slopes]
 
     def evaluate(self, models: Tensor) -> dict[str, Tensor]:
-        """In closed form, in float64; what the slopes add up to by rounding is counted in."""
+        """In closed form, in float64, including the rounding error of the sum of the slopes."""
         x, slope = models.double(), self.slopes.double().mean(dim=(0, 1))
         loss = (x * x + 3 * torch.sin(x) ** 2 + slope * x).sum(dim=1)
         return {"loss": loss, "grad_norm": (2 * x + 3 * torch.sin(2 * x) + slope).norm(dim=1)}
 
     def x0(self) -> Tensor:
-        """3 in every coordinate: beyond where the function bends down."""
+        """3 in every coordinate: outside the convex region around the minimum."""
         return torch.full((self.d,), 3.0, dtype=self.dtype, device=self.device)
 
     def smoothness(self) -> float:
@@ -68,7 +68,7 @@ class SinePL(Problem):
         return 0.0
 
     def noise_bound(self) -> float:
-        """Of the noisiest client; the same at every point."""
+        """The variance of the noisiest client, which is the same at every point."""
         return float(self.slopes.double().var(dim=1, correction=0).sum(dim=1).max())
 
 
@@ -84,17 +84,17 @@ def sine_pl(
     dtype: str | torch.dtype = "float32",
     device: str | torch.device = "cpu",
 ) -> SinePL:
-    """A nonconvex function with L = 8, mu = 1/32 and f* = 0, and clients that disagree as much as asked for.
+    """A nonconvex function with L = 8, mu = 1/32 and f* = 0, and adjustable heterogeneity.
 
     Args:
-        clients: How many.
-        d: Coordinates.
+        clients: Number of clients.
+        d: Number of coordinates.
         heterogeneity: Mean over clients of ||grad f_i - grad f||^2, at every point.
-        noise: Deviation of a row's slope around its client's, in each coordinate.
-        rows: Rows of data a client.
-        seed: Of the generator.
+        noise: Deviation of a row's slope from its client's slope, in each coordinate.
+        rows: Rows of data per client.
+        seed: Seed of the generator.
         dtype: float32 or float64.
-        device: Where the tensors live.
+        device: Device of the tensors.
     """
     clients, d, rows = (check_integer(k, v, 1, 10**9) for k, v in {"clients": clients, "d": d, "rows": rows}.items())
     random = np.random.default_rng(check_integer("seed", seed, 0))

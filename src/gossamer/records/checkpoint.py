@@ -22,6 +22,8 @@ from torch import Tensor
 from gossamer.errors import DataError, InputError, writing
 
 logger = logging.getLogger(__name__)
+resume_log = logging.getLogger("gossamer.resume")
+"""Where a run resumes (INFO), and which checkpoints it skips (WARNING); the command line shows these messages."""
 
 _FORMAT = 2
 
@@ -125,7 +127,7 @@ class Checkpoints:
         return checkpoint
 
     def usable(self) -> Iterator[Checkpoint]:
-        """Those that can be used, the latest first; a damaged one is named, with its reason, and passed over.
+        """Those that can be used, the latest first; a damaged one is logged, with its reason, and skipped.
 
         One of another run is an InputError: going on would mix two runs, and beginning anew would delete it.
         """
@@ -133,7 +135,7 @@ class Checkpoints:
             try:
                 yield self.load(round)
             except DataError as error:
-                logger.warning("A checkpoint is passed over: %s", error)
+                resume_log.warning("A checkpoint is skipped: %s", error)
 
     def latest_identity(self) -> dict[str, Any]:
         """Of which run the latest checkpoint that can be read says to be; empty if there is none."""

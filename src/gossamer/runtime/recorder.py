@@ -23,7 +23,7 @@ from gossamer.errors import (
     check_path,
 )
 from gossamer.paper.omegas import Proof, errors_of_proof
-from gossamer.records.checkpoint import Checkpoint, Checkpoints
+from gossamer.records.checkpoint import Checkpoint, Checkpoints, resume_log
 from gossamer.records.record import LARGE_GROWTH, Record, RecordWriter, read_record, record_name
 from gossamer.records.runs import Run, Runs, finished_run, write_models
 from gossamer.runtime.measure import header, measure, settings
@@ -195,12 +195,12 @@ class Recorder:
                 self._seconds = float(checkpoint.facts["seconds"])
             except (DataError, KeyError, TypeError, ValueError) as error:
                 path = checkpoints.path(checkpoint.round)
-                logger.warning("A checkpoint is passed over: '%s' does not fit the record: %s", path, error)
+                resume_log.warning("A checkpoint is skipped: '%s' does not fit the record: %s", path, error)
                 continue
             self._restore(checkpoint)
             for seed, record in self.records.items():
                 record.rows, record.end = rows[seed], ends.get(str(seed))
-            logger.info("%s goes on after round %d.", self.label, checkpoint.round)
+            resume_log.info("%s resumes after round %d.", self.label, checkpoint.round)
             return True
         if checkpoints.rounds() and not is_readable:
             raise DataError(

@@ -95,7 +95,7 @@ def orders(method: str) -> Orders:
     for row in _ROWS:
         if row.method == name:
             return row
-    raise unknown("method with orders in the paper named", method, [row.method for row in _ROWS])
+    raise unknown("method", method, [row.method for row in _ROWS])
 
 
 def _order(*terms: dict[str, float]) -> Order:

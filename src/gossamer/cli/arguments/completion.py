@@ -1,13 +1,13 @@
 """Arguments of `gossamer completion`."""
 
-from gossamer.cli.arguments.base import Parser, command
+from gossamer.cli.command import Parser, command
 
 SHELLS = ("bash", "zsh", "fish")
 
 
 @command(
     "completion",
-    "gossamer.cli.commands.completion:completion",
+    "gossamer.cli.completion:completion",
     'eval "$(gossamer completion bash)"                in ~/.bashrc',
     'eval "$(gossamer completion zsh)"                 in ~/.zshrc, after compinit',
     "gossamer completion fish > ~/.config/fish/completions/gossamer.fish",

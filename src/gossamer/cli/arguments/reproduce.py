@@ -1,6 +1,6 @@
 """Arguments of `gossamer reproduce`."""
 
-from gossamer.cli.arguments.base import DATA_DIR, Parser, command
+from gossamer.cli.command import DATA_DIR, Parser, command
 
 WHAT = ("fig1", "fig2", "fig3", "fig4", "fig5", "rates", "all", "exactness", "theory")
 
@@ -17,15 +17,15 @@ WHAT = ("fig1", "fig2", "fig3", "fig4", "fig5", "rates", "all", "exactness", "th
     "gossamer reproduce theory                         the proof of BEER on runs with certified steps",
 )
 def reproduce(parser: Parser) -> None:
-    """Run the paper's experiments again, draw its figures, and judge its claims one by one.
+    """Repeat the paper's experiments, draw its figures, and check its claims one by one.
 
-    fig1 to fig5 are the paper's figures, rates the rates of its tables and theorems, all is everything. What the folder
-    holds already is not run again, and what was stopped goes on. A claim that does not hold is a result like any other:
-    the exit code is 0. Two are Gossamer's own: exactness, which methods find the exact minimiser and where the others
-    stop; and theory, BEER with certified steps, held against each inequality of its proof at every round. For these,
-    exit code 1 means that something does not hold.
+    fig1 to fig5 are the paper's figures, rates the rates of its tables and theorems, all is everything. Finished
+    runs in the folder are not repeated, and stopped ones are resumed. The exit code is 0 even if a claim does not hold.
+    Two experiments are Gossamer's own: exactness (which methods find the exact minimiser, and where the others stop)
+    and theory (BEER with certified steps, checked against each inequality of its proof at every round). For these, exit
+    code 1 means that something does not hold.
     """
-    parser.add_argument("what", metavar="WHAT", choices=WHAT, help=", ".join(WHAT))
+    parser.add_argument("what", metavar="EXPERIMENT", choices=WHAT, help=", ".join(WHAT))
     parser.add_argument(
         "-o",
         "--output",
@@ -33,9 +33,11 @@ def reproduce(parser: Parser) -> None:
         help="where results go (default: reproduced; begun with --rounds; rehearsed with --quick; proofs for theory); "
         "for exactness, a CSV file",
     )
-    parser.add_argument("--seeds", type=int, metavar="N", help="runs of each method (default: 3; 30 for theory)")
+    parser.add_argument("--seeds", type=int, metavar="N", help="runs per method (default: 3; 30 for theory)")
     parser.add_argument(
-        "--as-published", action="store_true", help="as the published experiments were run, where they leave the text"
+        "--as-published",
+        action="store_true",
+        help="use the settings of the published code where they differ from the text",
     )
     parser.add_argument("--rounds", type=int, metavar="R", help="cap the rounds per run; no verdicts are given")
     parser.add_argument("--quick", action="store_true", help="rehearse everything on embedded data, without verdicts")

@@ -1,6 +1,6 @@
 """Arguments of `gossamer theory`."""
 
-from gossamer.cli.arguments.base import DATA_DIR, Parser, command
+from gossamer.cli.command import DATA_DIR, Parser, command
 
 
 @command(
@@ -9,17 +9,17 @@ from gossamer.cli.arguments.base import DATA_DIR, Parser, command
     "gossamer theory",
     "gossamer theory --graph grid:2,5 --weights fdla --compressor gsgd:5 --problem a9a --data-dir data/",
     "gossamer theory --problem quadratic --compressor top_k:0.1 --json | jq .certified",
-    "gossamer theory --check runs/my                   a recorded run against its theorem",
+    "gossamer theory --check runs/my                   compare a recorded run with its theorem",
 )
 def theory(parser: Parser) -> None:
-    """Show what theory says of BEER before a run: its constants, proven and practical steps, rounds and bits.
+    """Show what theory says about BEER before a run: constants, proven and practical step sizes, rounds and bits.
 
-    alpha is the compressor's, rho and C the network's, L and mu the problem's. Certified steps are the largest that the
-    paper's proof allows for this very network, checked in exact arithmetic; the theorem's are those of its absolute
-    constants; practical ones are those of the formula of `gossamer.auto`, which is not proven. Rounds and bits are
-    what the proof guarantees with full gradients from x0; runs are far faster.
+    alpha belongs to the compressor, rho and C to the network, L and mu to the problem. Certified steps are the largest
+    that the paper's proof allows for this network, checked in exact arithmetic. The theorem's steps follow from its
+    absolute constants. Practical steps come from the formula of `gossamer.auto`, which is not proven. Rounds and bits
+    are guarantees of the proof with full gradients from x0; actual runs are far faster.
 
-    --check holds a recorded run against the proof instead: the lemma's recursions and the theorems' bounds, at every
+    --check compares a recorded run with the proof instead: the lemma's recursions and the theorems' bounds at every
     round, with a picture of both sides. The run must have been recorded with `omegas = true` and `eval_every = 1`. Exit
     code 1 means that something does not hold.
     """
@@ -35,7 +35,7 @@ def theory(parser: Parser) -> None:
         help="a data set, or an objective such as quadratic, sine_pl (default: breast_cancer)",
     )
     parser.add_argument(
-        "--epsilon", type=float, metavar="E", help="target of the gradient norm (default: a tenth of that at x0)"
+        "--epsilon", type=float, metavar="E", help="target gradient norm (default: a tenth of the norm at x0)"
     )
     parser.add_argument("--data-dir", metavar="DIR", help=DATA_DIR)
     parser.add_argument("--json", action="store_true", help="print the numbers as JSON")

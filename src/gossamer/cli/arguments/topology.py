@@ -1,6 +1,6 @@
 """Arguments of `gossamer topology`."""
 
-from gossamer.cli.arguments.base import Parser, command
+from gossamer.cli.command import Parser, command
 
 
 @command(
@@ -13,15 +13,17 @@ from gossamer.cli.arguments.base import Parser, command
     "gossamer topology edge_list:my.txt --json | jq .rho",
 )
 def topology(parser: Parser) -> None:
-    """Show how well a graph mixes: its degrees, spectral gap rho, C, and the BEER paper's mixing step.
+    """Show how well a graph mixes: degrees, spectral gap rho, C, and the mixing step of the BEER paper.
 
-    Without a graph, list the graphs and the rules for weights. A graph takes its settings as in `grid:8,5` or
-    `erdos_renyi:p=0.2,seed=1`; `edge_list:FILE` and `adjacency:FILE` read your own.
+    Without a graph, list the graphs and the weight rules. A graph takes its settings as in `grid:8,5` or
+    `erdos_renyi:p=0.2,seed=1`; `edge_list:FILE` and `adjacency:FILE` read a graph from a file.
     """
     parser.add_argument("graph", metavar="GRAPH", nargs="?", help="such as ring, grid:8,5, edge_list:FILE")
-    parser.add_argument("--clients", type=int, metavar="N", help="how many, where the graph does not say")
+    parser.add_argument("--clients", type=int, metavar="N", help="number of clients, if the graph does not give it")
     parser.add_argument("--weights", metavar="RULE", help="a rule, or a .csv or .npy file (default: metropolis)")
-    parser.add_argument("--alpha", type=float, default=1.0, help="the compressor's, for gamma (default: 1, none)")
-    parser.add_argument("--compare", action="store_true", help="tabulate every rule for weights")
-    parser.add_argument("--draw", metavar="FILE", help="draw the graph, weights as widths (.png, .pdf, .svg)")
+    parser.add_argument(
+        "--alpha", type=float, default=1.0, help="alpha of the compressor, for gamma (default: 1, no compression)"
+    )
+    parser.add_argument("--compare", action="store_true", help="compare all weight rules")
+    parser.add_argument("--draw", metavar="FILE", help="save a picture, with weights as line widths (.png, .pdf, .svg)")
     parser.add_argument("--json", action="store_true", help="print the numbers as JSON")

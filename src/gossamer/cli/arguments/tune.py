@@ -1,6 +1,6 @@
 """Arguments of `gossamer tune`."""
 
-from gossamer.cli.arguments.base import DATA_DIR, Parser, command
+from gossamer.cli.command import DATA_DIR, Parser, command
 
 
 @command(
@@ -11,22 +11,22 @@ from gossamer.cli.arguments.base import DATA_DIR, Parser, command
     "gossamer tune figure1 --data-dir data/ --json | jq '.methods[].best'",
 )
 def tune(parser: Parser) -> None:
-    """Search for each method's lr and gamma by short runs, and write the spec that won.
+    """Search for the lr and gamma of each method by short runs, and write the best ones into a copy of the spec.
 
-    Begins with the steps of `lr = "auto"`, and lets Optuna propose others within a factor of 30, several of which are
-    simulated at once; the best few then run for all of the spec's rounds. The spec is written with its comments, and
-    with the best steps in place of what it said; run `gossamer run` on it. Ctrl-C writes the best steps found so far.
+    Starts with the steps of `lr = "auto"`. Optuna proposes others within a factor of 30, several of which are simulated
+    at once. The best few then run for all rounds of the spec. The new spec keeps the comments of the old one; run it
+    with `gossamer run`. Ctrl-C writes the best steps found so far.
     """
     parser.add_argument("spec", metavar="SPEC", help="a TOML file, or the name of a shipped spec such as figure1")
-    parser.add_argument("-o", "--output", metavar="FILE", help="where the new spec goes (default: SPEC-tuned.toml)")
+    parser.add_argument("-o", "--output", metavar="FILE", help="the new spec (default: SPEC-tuned.toml)")
     parser.add_argument(
-        "--method", action="append", metavar="LABEL", help="tune this one; may be repeated (default: all)"
+        "--method", action="append", metavar="LABEL", help="a method to tune; may be repeated (default: all)"
     )
     parser.add_argument("--trials", type=int, default=40, metavar="N", help="candidates per method (default: 40)")
     parser.add_argument(
-        "--rounds", type=int, metavar="R", help="of each run (default: a fifth of the spec's, at least 50)"
+        "--rounds", type=int, metavar="R", help="rounds per trial (default: a fifth of the spec's, at least 50)"
     )
-    parser.add_argument("--at-once", type=int, default=8, metavar="K", help="simulated side by side (default: 8)")
+    parser.add_argument("--at-once", type=int, default=8, metavar="K", help="candidates simulated at once (default: 8)")
     parser.add_argument("--data-dir", metavar="DIR", help=DATA_DIR)
     parser.add_argument("--device", help="cpu, cuda, cuda:1, ... (default: the spec's, else cpu)")
     parser.add_argument("--force", action="store_true", help="replace the output file")

@@ -1,4 +1,4 @@
-"""Data sets and how they are shared out: `gossamer data list`, `fetch`, `check`, `describe`."""
+"""`gossamer data list`, `fetch`, `check` and `describe`: data sets, and their division among clients."""
 
 import argparse
 import contextlib
@@ -12,13 +12,21 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeRemainingColumn,
+    TransferSpeedColumn,
+)
 from rich.table import Table
 
 from gossamer import registry
 from gossamer.cli.lines import complain, note, results
 from gossamer.cli.output import check_picture, console, first_paragraph, waiting
-from gossamer.errors import InputError
+from gossamer.errors import InputError, unknown
 from gossamer.problems import load, logistic_regression, softmax_regression
 from gossamer.problems.data.datasets import find, find_in, fits, folders
 from gossamer.problems.data.download import fetch as fetch_file
@@ -30,7 +38,7 @@ from gossamer.report import shares_figure
 
 @contextlib.contextmanager
 def downloads(quiet: bool = False) -> Iterator[None]:
-    """Whatever is fetched inside draws a bar on a terminal, and writes a line a file into a pipe."""
+    """Show the progress of downloads inside: a bar on a terminal, one line per file in a pipe."""
     if quiet:
         yield
     elif sys.stderr.isatty():
@@ -42,7 +50,7 @@ def downloads(quiet: bool = False) -> Iterator[None]:
             TimeRemainingColumn(),
         )
         with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
-            tasks: dict[str, Any] = {}
+            tasks: dict[str, TaskID] = {}
 
             def show(name: str, done: int, total: int | None) -> None:
                 if name not in tasks:
@@ -52,14 +60,14 @@ def downloads(quiet: bool = False) -> Iterator[None]:
             with showing(show):
                 yield
     else:
-        told: set[str] = set()
+        noted: set[str] = set()
 
-        def tell(name: str, done: int, total: int | None) -> None:
-            if name not in told:
+        def note_once(name: str, done: int, total: int | None) -> None:
+            if name not in noted:
                 note(f"Fetching {name}" + (f", {total / 1e6:.1f} MB" if total else ""))
-            told.add(name)
+            noted.add(name)
 
-        with showing(tell):
+        with showing(note_once):
             yield
 
 
@@ -70,9 +78,9 @@ def list_data(options: argparse.Namespace) -> int:
         factory: Any = registry.datasets.get(name)
         there = [find(name, file, options.data_dir) for file in FILES.get(name, ())]
         if name in FILES:
-            kind = "here" if all(there) else "to be fetched"
-        else:  # what takes settings makes its rows of them
-            kind = "made up" if inspect.signature(factory).parameters else "embedded"
+            kind = "here" if all(there) else "not downloaded"
+        else:  # synthetic data sets take settings
+            kind = "synthetic" if inspect.signature(factory).parameters else "embedded"
         folder = str(there[0].parent) if there and there[0] is not None else None
         rows.append({"name": name, "where": kind, "folder": folder, "about": first_paragraph(factory)})
     with results():
@@ -80,7 +88,7 @@ def list_data(options: argparse.Namespace) -> int:
             print(json.dumps(rows, indent=2))
             return 0
         table = Table(header_style="bold")
-        for heading in ("name", "where", "what it is"):
+        for heading in ("name", "where", "description"):
             table.add_column(heading, no_wrap=heading == "name")
         for row in rows:
             table.add_row(str(row["name"]), escape(str(row["folder"] or row["where"])), escape(str(row["about"])))
@@ -96,14 +104,15 @@ def fetch(options: argparse.Namespace) -> int:
     """`gossamer data fetch`."""
     name = registry.normal(options.name)
     if name not in FILES:
-        known = "needs no files" if name in registry.datasets.names() else f"is not known; there are {', '.join(FILES)}"
-        raise InputError(f"The data set {options.name!r} {known}.")
+        if name in registry.datasets.names():
+            raise InputError(f"The data set {options.name!r} needs no files.")
+        raise unknown("data set", options.name, FILES)
     folder = Path(options.data_dir).expanduser() if options.data_dir else folders()[-1]
     with downloads(options.quiet):
         for file in FILES[name]:
             there = find_in(folder, name, file)
             if there is not None and fits(there, file):
-                note(f"{there} is there already.")
+                note(f"{there} exists already.")
                 continue
             path = fetch_file(file, folder / name)
             with results():
@@ -118,7 +127,7 @@ def check(options: argparse.Namespace) -> int:
         for name, files in FILES.items():
             for file in files:
                 path = find(name, file, options.data_dir)
-                state = "missing" if path is None else "right" if fits(path, file) else "damaged"
+                state = "missing" if path is None else "correct" if fits(path, file) else "damaged"
                 rows.append(
                     {"data": name, "file": file.name, "path": None if path is None else str(path), "state": state}
                 )
@@ -133,7 +142,7 @@ def check(options: argparse.Namespace) -> int:
                 table.add_row(row["data"], row["file"], row["state"], escape(row["path"] or "-"))
             console().show(table)
     damaged = [row["path"] for row in rows if row["state"] == "damaged"]
-    return complain(f"Damaged: {', '.join(map(str, damaged))}; fetch again.", 1) if damaged else 0
+    return complain(f"Damaged: {', '.join(map(str, damaged))}; fetch them again.", 1) if damaged else 0
 
 
 def describe(options: argparse.Namespace) -> int:
@@ -143,11 +152,14 @@ def describe(options: argparse.Namespace) -> int:
         dataset = load(options.data, options.data_dir)
         classes = dataset.classes("A description")
         shares = split(dataset.labels, options.clients, options.partition, options.seed, equal=not options.all_rows)
-        common: dict[str, Any] = {
-            "clients": options.clients, "partition": options.partition, "seed": options.seed,
-            "equal": not options.all_rows, "nonconvex": 0.0,
-        }  # fmt: skip
-        problem = (logistic_regression if len(classes) == 2 else softmax_regression)(dataset, **common)
+        problem = (logistic_regression if len(classes) == 2 else softmax_regression)(
+            dataset,
+            clients=options.clients,
+            partition=options.partition,
+            seed=options.seed,
+            equal=not options.all_rows,
+            nonconvex=0.0,
+        )
         heterogeneity = problem.heterogeneity()
     counts = np.stack(
         [np.bincount(np.searchsorted(classes, dataset.labels[s]), minlength=len(classes)) for s in shares]
@@ -186,7 +198,7 @@ def describe(options: argparse.Namespace) -> int:
 
 
 def _table(counts: Any, names: list[str], title: str, width: int) -> Table:
-    """Rows and shares; of many labels, the most frequent ones of each client."""
+    """Rows and label shares per client; with many labels, the most frequent ones of each client."""
     table = Table(title=escape(title), header_style="bold")
     table.add_column("client", justify="right")
     table.add_column("rows", justify="right")

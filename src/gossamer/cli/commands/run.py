@@ -1,4 +1,4 @@
-"""Running experiments: `gossamer demo`, `gossamer run`."""
+"""`gossamer demo` and `gossamer run`: simulate an experiment."""
 
 import argparse
 import json
@@ -36,7 +36,7 @@ def run(options: argparse.Namespace) -> int:
         check_positive("target", options.target)
     path = spec_path(options.spec)
     spec = load_spec(path)
-    with downloads(options.quiet), waiting("Reading the data, working out the weights", options.quiet):
+    with downloads(options.quiet), waiting("Reading the data, computing the weights", options.quiet):
         experiment = prepare(spec, data_dir=options.data_dir, device=options.device)
     folder = Path(options.output or Path("runs") / path.stem)
     if options.checkpoint_every is not None:
@@ -57,16 +57,16 @@ def _simulate(experiment: Experiment, folder: Path, options: argparse.Namespace,
             runs = experiment.run(folder, should_stop=should_stop, **saving, **hooks)
         return show_results([run.record for run in runs], experiment, folder, options)
     except StoppedError as error:
-        raise StoppedError(f"{error} Go on with `gossamer run ... -o {folder} --resume`.") from None
+        raise StoppedError(f"{error} Resume it with `gossamer run ... -o {folder} --resume`.") from None
     except (MemoryError, RuntimeError, OSError) as error:
         reason = str(error).strip().split("\n")[0].rstrip(".") or type(error).__name__
         if isinstance(error, RuntimeError) and "memory" not in reason:
             raise
-        raise RunError(f"The run could not be finished: {reason}; what was measured is in '{folder}'.") from None
+        raise RunError(f"The run could not be finished: {reason}; measurements up to here are in '{folder}'.") from None
 
 
 def show_results(records: Sequence[Record], experiment: Experiment, folder: Path, options: argparse.Namespace) -> int:
-    """Draw the figure, print the table, and say which runs diverged, if any: the exit code is 1 then."""
+    """Draw the figure, print the table, and name the runs that diverged; the exit code is then 1."""
     figure = folder / _FIGURE
     convergence_figure(records, figure, experiment.spec.name)
     with results():
@@ -78,7 +78,7 @@ def show_results(records: Sequence[Record], experiment: Experiment, folder: Path
 
 
 def make_room(folder: Path, experiment: Experiment, *, force: bool, resume: bool = False) -> None:
-    """Make room for what a run will write, and refuse to overwrite anything unless told to."""
+    """Prepare the output folder of a run; existing results are refused, unless `force` or `resume` is set."""
     copy, text = folder / "spec.toml", experiment.spec.text
     there = [folder / name for name in [*experiment.file_names, _FIGURE] if (folder / name).exists()]
     if not force and not resume and there:
@@ -87,19 +87,19 @@ def make_room(folder: Path, experiment: Experiment, *, force: bool, resume: bool
         )
     is_other = not force and copy.exists() and copy.read_text(encoding="utf-8", errors="replace") != text
     if resume and is_other:
-        return  # comments may have changed; where a setting has, the run says which, and leaves everything as it is
+        return  # comments may differ; the run itself refuses other settings, and names them
     if is_other:
-        raise InputError(f"'{copy}' is another spec; give another folder with -o, or replace it with --force.")
+        raise InputError(f"'{copy}' is a different spec; give another folder with -o, or replace it with --force.")
     folder.mkdir(parents=True, exist_ok=True)
     for path in there if not resume else ():
         path.unlink()
     others = sorted(path for path in folder.glob("*.jsonl") if path.name not in experiment.file_names)
-    if force and others:  # what this run does not write is not its to remove
+    if force and others:  # `force` removes only files that this run writes
         more = f" and {len(others) - 1} more" if len(others) > 1 else ""
-        note(f"gossamer: '{others[0]}'{more} stay here from an earlier run; remove what reports are not to show.")
+        note(f"gossamer: '{others[0]}'{more} remain from an earlier run; remove them if reports should not show them.")
     try:
         copy.write_text(text, encoding="utf-8")
-    except OSError as error:  # of a disk that fills up while a file is written, the system does not say which file
+    except OSError as error:  # the system's error for a full disk does not name the file
         raise OSError(error.errno, error.strerror, str(copy)) from None
 
 
@@ -121,6 +121,8 @@ def _print_results(
     out.show(result_table(summary, experiment.spec.name))
     seeds = len(experiment.spec.seeds)
     over = f"Means over {seeds} seeds; losses" if seeds > 1 else "Losses"
-    said = f"{over}, norms, accuracies and consensus are averaged over the last tenth of the evaluations; best in bold."
-    out.print(said, soft_wrap=True)
+    caption = (
+        f"{over}, norms, accuracies and consensus are averaged over the last tenth of the evaluations; best in bold."
+    )
+    out.print(caption, soft_wrap=True)
     out.print(f"Figure:  {escape(str(figure))}\nRecords: {escape(str(folder))}", highlight=False, soft_wrap=True)

@@ -1,12 +1,14 @@
-"""Looking at graphs and their weights: `gossamer topology`."""
+"""`gossamer topology`: the properties of a graph and its weights."""
 
 import argparse
 import inspect
 import json
 import math
 import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 from rich.markup import escape
 from rich.table import Table
@@ -22,6 +24,26 @@ from gossamer.topology.base import checked
 from gossamer.topology.graphs import build_graph
 
 
+@dataclass(frozen=True)
+class _Facts:
+    """What is printed about a graph with its weights."""
+
+    graph: str
+    weights: str
+    clients: int
+    edges: int
+    degree_min: int
+    degree_mean: float
+    degree_max: int
+    rho: float
+    C: float
+    lambda_min: float
+    nonnegative: bool
+    alpha: float
+    gamma: float
+    seconds: float
+
+
 def topology(options: argparse.Namespace) -> int:
     """`gossamer topology`."""
     if options.graph is None:
@@ -29,35 +51,38 @@ def topology(options: argparse.Namespace) -> int:
     alpha = check_unit("alpha", options.alpha)
     picture = None if options.draw is None else check_picture(options.draw)
     if options.compare and options.weights is not None:
-        raise InputError("--compare tabulates every rule; leave --weights out.")
+        raise InputError("--compare shows every weight rule; leave --weights out.")
     with waiting("Building the graph"):
         graph = checked(build_graph(options.graph, options.clients))
     if len(graph) < 2:
-        raise InputError("A graph of one client has nobody to talk to; give at least two.")
+        raise InputError("A graph needs at least two clients, got one.")
     rules = (
         registry.weights.names() if options.compare else ["metropolis" if options.weights is None else options.weights]
     )
-    rows: list[dict[str, Any]] = []
+    rows: list[_Facts] = []
     for rule in rules:
-        with waiting(f"Working out the weights {rule}"):
-            began = time.perf_counter()
+        with waiting(f"Computing the weights {rule}"):
             try:
-                mixing = mixing_matrix(graph, rule)
+                facts, mixing = _measured(options.graph, rule, alpha, partial(mixing_matrix, graph, rule))
             except InputError as error:
                 if not options.compare:
                     raise
                 note(f"gossamer: {error}")
                 continue
-            rows.append(_measured(options.graph, rule, mixing, alpha) | {"seconds": time.perf_counter() - began})
+            rows.append(facts)
     if picture is not None:
         with waiting("Drawing"):
-            rule = max(rows, key=lambda row: row["rho"])["weights"]  # of several, the best
+            rule = max(rows, key=lambda row: row.rho).weights
             _draw(
                 mixing_matrix(graph, rule) if options.compare else mixing, f"{options.graph}, {rule} weights", picture
             )
     with results():
         if options.json:
-            print(json.dumps(rows if options.compare else rows[0], indent=2, allow_nan=False))
+            print(
+                json.dumps(
+                    [asdict(row) for row in rows] if options.compare else asdict(rows[0]), indent=2, allow_nan=False
+                )
+            )
         elif options.compare:
             console().show(_comparison(rows))
         else:
@@ -67,57 +92,64 @@ def topology(options: argparse.Namespace) -> int:
     return 0
 
 
-def _measured(graph: str, rule: str, mixing: MixingMatrix, alpha: float) -> dict[str, Any]:
+def _measured(graph: str, rule: str, alpha: float, build: Callable[[], MixingMatrix]) -> tuple[_Facts, MixingMatrix]:
+    """The facts about a mixing matrix, with the time that it takes to build."""
+    began = time.perf_counter()
+    mixing = build()
     degrees = mixing.degrees
-    return {
-        "graph": graph,
-        "weights": rule,
-        "clients": mixing.clients,
-        "edges": mixing.graph.number_of_edges(),
-        "degree_min": int(degrees.min()),
-        "degree_mean": float(degrees.mean()),
-        "degree_max": int(degrees.max()),
-        "rho": mixing.rho,
-        "C": mixing.C,
-        "lambda_min": mixing.lambda_min,
-        "nonnegative": mixing.is_nonnegative,
-        "alpha": alpha,
-        "gamma": theorem_gamma(alpha, mixing.rho, mixing.C),
-    }
+    facts = _Facts(
+        graph=graph,
+        weights=rule,
+        clients=mixing.clients,
+        edges=mixing.graph.number_of_edges(),
+        degree_min=int(degrees.min()),
+        degree_mean=float(degrees.mean()),
+        degree_max=int(degrees.max()),
+        rho=mixing.rho,
+        C=mixing.C,
+        lambda_min=mixing.lambda_min,
+        nonnegative=mixing.is_nonnegative,
+        alpha=alpha,
+        gamma=theorem_gamma(alpha, mixing.rho, mixing.C),
+        seconds=time.perf_counter() - began,
+    )
+    return facts, mixing
 
 
-def _page(row: dict[str, Any]) -> Table:
-    table = Table(show_header=False, title=escape(f"{row['graph']}, {row['weights']} weights"))
-    low, high = row["degree_min"], row["degree_max"]
-    table.add_row("clients", f"{row['clients']:,}")
-    table.add_row("edges", f"{row['edges']:,}")
-    table.add_row("degrees", f"{low:,} each" if low == high else f"{low:,} to {high:,}, mean {row['degree_mean']:.3g}")
-    table.add_row("spectral gap rho", f"{row['rho']:.4g}")
-    table.add_row("C = ||W - I||^2", f"{row['C']:.4g}")
-    table.add_row("smallest eigenvalue", f"{row['lambda_min']:.4g}")
-    table.add_row("weights", "none below 0" if row["nonnegative"] else "some below 0")
-    tenfold = 1 if row["rho"] >= 0.9 else math.ceil(math.log(0.1) / math.log1p(-row["rho"]))
-    table.add_row("rounds for a tenth of the disagreement", f"{tenfold:,}")
-    table.add_row(f"theorem's gamma at alpha = {row['alpha']:g}", f"{row['gamma']:.4g}  (proven; far more works)")
+def _page(row: _Facts) -> Table:
+    table = Table(show_header=False, title=escape(f"{row.graph}, {row.weights} weights"))
+    low, high = row.degree_min, row.degree_max
+    table.add_row("clients", f"{row.clients:,}")
+    table.add_row("edges", f"{row.edges:,}")
+    table.add_row("degrees", f"{low:,} each" if low == high else f"{low:,} to {high:,}, mean {row.degree_mean:.3g}")
+    table.add_row("spectral gap rho", f"{row.rho:.4g}")
+    table.add_row("C = ||W - I||^2", f"{row.C:.4g}")
+    table.add_row("smallest eigenvalue", f"{row.lambda_min:.4g}")
+    table.add_row("weights", "none below 0" if row.nonnegative else "some below 0")
+    tenfold = 1 if row.rho >= 0.9 else math.ceil(math.log(0.1) / math.log1p(-row.rho))
+    table.add_row("rounds to reduce disagreement tenfold", f"{tenfold:,}")
+    table.add_row(
+        f"theorem's gamma at alpha = {row.alpha:g}", f"{row.gamma:.4g}  (proven; larger values work in practice)"
+    )
     return table
 
 
-def _comparison(rows: list[dict[str, Any]]) -> Table:
+def _comparison(rows: list[_Facts]) -> Table:
     first = rows[0]
-    table = Table(title=escape(f"{first['graph']}: {first['clients']:,} clients, {first['edges']:,} edges"))
+    table = Table(title=escape(f"{first.graph}: {first.clients:,} clients, {first.edges:,} edges"))
     for heading in ("weights", "rho", "C", "smallest eigenvalue", "below 0", "theorem's gamma", "seconds"):
         table.add_column(heading, justify="left" if heading == "weights" else "right")
-    best = max(row["rho"] for row in rows)
-    for row in sorted(rows, key=lambda row: -row["rho"]):
-        rho = f"{row['rho']:.4g}"
+    best = max(row.rho for row in rows)
+    for row in sorted(rows, key=lambda row: -row.rho):
+        rho = f"{row.rho:.4g}"
         table.add_row(
-            row["weights"],
+            row.weights,
             f"[bold]{rho}[/bold]" if rho == f"{best:.4g}" else rho,
-            f"{row['C']:.4g}",
-            f"{row['lambda_min']:.4g}",
-            "no" if row["nonnegative"] else "yes",
-            f"{row['gamma']:.3g}",
-            f"{row['seconds']:.2f}",
+            f"{row.C:.4g}",
+            f"{row.lambda_min:.4g}",
+            "no" if row.nonnegative else "yes",
+            f"{row.gamma:.3g}",
+            f"{row.seconds:.2f}",
         )
     return table
 
@@ -132,33 +164,41 @@ def _draw(mixing: MixingMatrix, title: str, path: Path) -> None:
     network_figure(mixing.clients, weights, mixing.sparse.diagonal(), path, about)
 
 
+@dataclass(frozen=True)
+class _Entry:
+    """A graph or a weight rule in the list."""
+
+    name: str
+    settings: list[str]
+    about: str
+
+
 def _list(as_json: bool) -> int:
-    """The graphs and the rules."""
-    rows: dict[str, list[dict[str, Any]]] = {
-        kind: [
-            {"name": name, "settings": _settings(known.get(name)), "about": first_paragraph(known.get(name))}
-            for name in known
-        ]
+    """List the graphs and the weight rules."""
+    rows = {
+        kind: [_Entry(name, _settings(known.get(name)), first_paragraph(known.get(name))) for name in known]
         for kind, known in (("graphs", registry.graphs), ("weights", registry.weights))
     }
     with results():
         if as_json:
-            print(json.dumps(rows, indent=2))
+            print(json.dumps({kind: [asdict(entry) for entry in entries] for kind, entries in rows.items()}, indent=2))
             return 0
-        for kind, things in rows.items():
+        for kind, entries in rows.items():
             table = Table(title=kind, header_style="bold", title_justify="left")
             table.add_column("name", no_wrap=True)
             if kind == "graphs":
                 table.add_column("settings")
-            table.add_column("what it is")
-            for thing in things:
-                takes = [", ".join(thing["settings"])] if kind == "graphs" else []
-                table.add_row(thing["name"], *map(escape, takes), escape(thing["about"]))
+            table.add_column("description")
+            for entry in entries:
+                settings = [", ".join(entry.settings)] if kind == "graphs" else []
+                table.add_row(entry.name, *map(escape, settings), escape(entry.about))
             console().show(table)
-        console().print("Any rule is made lazy, (W + I)/2, as in lazy:fdla; --weights also takes a .csv or .npy file.")
+        console().print(
+            "The prefix lazy: gives (W + I)/2 for any rule, as in lazy:fdla; --weights also takes a .csv or .npy file."
+        )
     return 0
 
 
-def _settings(factory: Any) -> list[str]:
+def _settings(factory: Callable[..., object]) -> list[str]:
     parameters = inspect.signature(factory).parameters.values()
     return [p.name if p.default is p.empty else f"{p.name}={p.default}" for p in parameters]

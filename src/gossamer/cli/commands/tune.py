@@ -1,4 +1,4 @@
-"""Searching for steps: `gossamer tune`."""
+"""`gossamer tune`: search for step sizes, and write them into a spec."""
 
 import argparse
 import json
@@ -18,7 +18,7 @@ from gossamer.algorithms.schedules import Schedule
 from gossamer.cli.commands.data import downloads
 from gossamer.cli.lines import complain, note, results, stop_request, stop_signals
 from gossamer.cli.output import console, waiting
-from gossamer.errors import InputError, RunError, StoppedError
+from gossamer.errors import InputError, RunError, StoppedError, unknown
 from gossamer.paper import spec_path
 from gossamer.runtime.experiment import prepare
 from gossamer.runtime.tuning.tune import Search, Tuned, check_tunable, tune, with_steps
@@ -36,14 +36,14 @@ def tune_spec(options: argparse.Namespace) -> int:
     if output.is_dir():
         raise InputError(f"'{output}' is a folder; name a file with -o.")
     if not output.parent.is_dir():
-        raise InputError(f"The folder of '{output}' does not exist; make it first.")
-    with downloads(options.quiet), waiting("Reading the data, working out the weights", options.quiet):
+        raise InputError(f"The folder of '{output}' does not exist; create it first.")
+    with downloads(options.quiet), waiting("Reading the data, computing the weights", options.quiet):
         experiment = prepare(spec, data_dir=options.data_dir, device=options.device)
     known = list(experiment.methods)
     chosen = options.method or known
     for label in chosen:
         if label not in known:
-            raise InputError(f"The spec has no method {label!r}; it has {', '.join(map(repr, known))}.")
+            raise unknown("method", label, known, owner="The spec")
     for label in chosen:
         check_tunable(experiment.methods[label][0])
     rounds = max(min(spec.rounds, 50), spec.rounds // 5) if options.rounds is None else options.rounds
@@ -77,7 +77,7 @@ def tune_spec(options: argparse.Namespace) -> int:
     with results():
         _show(found, search, output, as_json=options.json)
     for label in lost:
-        complain(f"Every candidate of {label} diverged, so its steps were left as they are; try more --trials.", 1)
+        complain(f"Every candidate of {label} diverged, so its steps are unchanged; try more --trials.", 1)
     if lost:
         return 1
     if stop_request.signal is None:
@@ -87,7 +87,7 @@ def tune_spec(options: argparse.Namespace) -> int:
 
 @contextmanager
 def _bars(labels: list[str], search: Search, quiet: bool) -> Iterator[Callable[[str], Any]]:
-    """For each label, what hears of its trials: a bar on a terminal, a line in a pipe, nothing when quiet."""
+    """A progress callback per label: a bar on a terminal, a line in a pipe, nothing when quiet."""
     if quiet:
         yield lambda label: None
     elif sys.stderr.isatty():
@@ -96,15 +96,11 @@ def _bars(labels: list[str], search: Search, quiet: bool) -> Iterator[Callable[[
             tasks = {label: bars.add_task(escape(label), total=search.trials) for label in labels}
             yield lambda label: lambda tuned: bars.update(tasks[label], completed=len(tuned.trials))
     else:
-
-        def told(label: str) -> None:
-            note(f"{label}: {search.trials} trials of {search.rounds:,} rounds")
-
-        yield told
+        yield lambda label: note(f"{label}: {search.trials} trials of {search.rounds:,} rounds")
 
 
 def _tuned_text(text: str, labels: list[str], won: dict[str, Algorithm]) -> str:
-    """The spec's own text with new steps: comments and order stay."""
+    """The text of the spec with new step sizes; comments and order are kept."""
     tomlkit = _tomlkit()
     document: Any = tomlkit.parse(text)
     for label, table in zip(labels, document["methods"], strict=True):
@@ -128,7 +124,7 @@ def _tomlkit() -> Any:
     try:
         import tomlkit
     except ImportError:
-        raise InputError("Tuning writes specs with tomlkit; install it with `pip install 'gossamer[tune]'`.") from None
+        raise InputError("Tuning needs tomlkit; install it with `pip install 'gossamer[tune]'`.") from None
     return tomlkit
 
 

@@ -1,12 +1,12 @@
-"""What ranks and their launcher say to each other, over pipes that only they hold.
+"""Events and stop requests between a launcher and its ranks, over private pipes.
 
-A launcher gives its ranks two pipes. Their standard output carries events, one JSON object per line: how far a run is,
-what is worth a note, how a rank ended. So the launcher learns of a full disk, which no file could tell. Their standard
-input carries the stop request, a single byte that any one rank reads; it ends when the launcher does, and then so do
-the ranks.
+A launcher gives its ranks two pipes. Their standard output carries events, one JSON object per line: progress, notes,
+how a rank ended. Events need no file, so the launcher also learns of a full disk. Their standard input carries the stop
+request, a single byte that one rank reads. It closes when the launcher ends, and then the ranks end too.
 """
 
 import contextlib
+import enum
 import json
 import logging
 import os
@@ -21,20 +21,35 @@ from pathlib import Path
 logger = logging.getLogger(__name__)
 
 LAUNCHED = "GOSSAMER_LAUNCHED"
-"""The variable that tells a process that its standard streams are those of a launcher."""
+"""Environment variable: set if the standard streams of a process belong to a launcher."""
 STORE = "GOSSAMER_STORE"
-"""The variable that says where ranks find each other: a file, or tcp://HOST:PORT."""
+"""Environment variable: where ranks find each other, a file or tcp://HOST:PORT."""
 _STOP = b"s"
-_LONGEST_LINE = 4000  # what a pipe takes as a whole, so that the lines of several ranks do not mix
-_PATIENCE_SECONDS = 5.0
+_LONGEST_LINE = 4000  # a pipe takes a line of this length in one piece, so lines of several ranks do not mix
+_SEND_SECONDS = 5.0
+
+
+class Kind(enum.StrEnum):
+    """What an event is about."""
+
+    PROGRESS = "progress"
+    NOTE = "note"
+    """A message for the user, unless quiet."""
+    WARNING = "warning"
+    """A message for the user, even when quiet."""
+    END = "end"
+    """How a rank ended: its sentence and exit code."""
+    EXIT = "exit"
+    """A process is gone."""
+    STORE = "store"
+    """Where ranks find each other."""
 
 
 @dataclass(frozen=True)
 class Event:
-    """One line of a rank, of a host, or of the launcher's own making."""
+    """A message from a rank or a host to its launcher."""
 
-    kind: str
-    """progress, note, end (with the sentence and exit code), exit (the process is gone), store, failed."""
+    kind: Kind
     rank: int = -1
     sentence: str = ""
     code: int = 0
@@ -43,30 +58,29 @@ class Event:
     done: int = 0
 
     def line(self) -> bytes:
-        """As it travels."""
-        said = {name: value for name, value in asdict(self).items() if value != _DEFAULTS.get(name)}
-        line = json.dumps(said).encode()
+        """The event as one line of JSON."""
+        content = {name: value for name, value in asdict(self).items() if value != _DEFAULTS.get(name)}
+        line = json.dumps(content).encode()
         if len(line) > _LONGEST_LINE:
             line = Event(self.kind, self.rank, self.sentence[:500] + " ...", self.code).line()[:-1]
         return line + b"\n"
 
     @classmethod
     def read(cls, line: bytes) -> "Event | None":
-        """The event in a line, or None for anything else that was printed."""
+        """The event in a line; None if the line is anything else that was printed."""
         try:
-            said = json.loads(line)
-            event = cls(**said)
-        except (ValueError, TypeError, RecursionError):
+            content = json.loads(line)
+            event = cls(**content | {"kind": Kind(content["kind"])})
+        except (ValueError, TypeError, KeyError, RecursionError):
             return None
-        kinds = {field.name: field.type for field in fields(cls)}
-        return event if all(type(value) is kinds[name] for name, value in said.items()) else None
+        return event if all(type(getattr(event, field.name)) is field.type for field in fields(cls)) else None
 
 
 _DEFAULTS = {field.name: field.default for field in fields(Event)}
 
 
 def reading(stream: int, put: Callable[[Event], None]) -> threading.Thread:
-    """A thread that reads events until the pipe ends, and closes it."""
+    """Start a thread that reads events until the pipe ends, and closes it."""
 
     def read() -> None:
         with os.fdopen(stream, "rb") as lines:
@@ -81,21 +95,21 @@ def reading(stream: int, put: Callable[[Event], None]) -> threading.Thread:
 
 
 class Launcher:
-    """The launcher, as its rank sees it."""
+    """The launcher, seen from a rank."""
 
     def __init__(self, rank: int) -> None:
         self.rank = rank
         self.wants_stop = False
         sys.stdout.flush()
         self._events = os.dup(1)
-        os.dup2(2, 1)  # whatever else prints must not come between
-        with contextlib.suppress(OSError, AttributeError):  # so that a launcher that is frozen does not freeze us
+        os.dup2(2, 1)  # other output goes to standard error
+        with contextlib.suppress(OSError, AttributeError):  # a frozen launcher must not freeze its ranks
             os.set_blocking(self._events, False)
         threading.Thread(target=self._listen, name="gossamer-launcher", daemon=True).start()
 
-    def tell(self, event: Event) -> None:
-        """Say something; progress that there is no room for is left out."""
-        deadline = time.monotonic() + (0.0 if event.kind == "progress" else _PATIENCE_SECONDS)
+    def send(self, event: Event) -> None:
+        """Send an event; progress is dropped while the pipe is full."""
+        deadline = time.monotonic() + (0.0 if event.kind is Kind.PROGRESS else _SEND_SECONDS)
         while True:
             try:
                 os.write(self._events, event.line())
@@ -104,7 +118,7 @@ class Launcher:
                 if time.monotonic() >= deadline:
                     return
                 time.sleep(0.01)
-            except OSError:  # nobody listens
+            except OSError:  # the launcher is gone
                 return
 
     def _listen(self) -> None:
@@ -113,7 +127,7 @@ class Launcher:
         logger.error("Rank %d ends, because its launcher has ended.", self.rank)
         store = os.environ.get(STORE, "")
         if store and "://" not in store:
-            shutil.rmtree(Path(store).parent, ignore_errors=True)  # the launcher's, which cannot do it any more
+            shutil.rmtree(Path(store).parent, ignore_errors=True)  # which the launcher can no longer remove
         os._exit(1)
 
 
@@ -124,18 +138,18 @@ class Lifeline:
         self.theirs, self._ours = os.pipe()
 
     def ask_to_stop(self) -> None:
-        """Have one rank read the request; its neighbours learn of it from its packets."""
+        """Send the request to one rank; its packets pass it on to its neighbours."""
         with contextlib.suppress(OSError):
             os.write(self._ours, _STOP)
 
     def started(self) -> None:
-        """All ranks have their end."""
+        """Close this process's copy of the ranks' end, once all ranks have theirs."""
         if self.theirs >= 0:
             os.close(self.theirs)
             self.theirs = -1
 
     def end(self) -> None:
-        """What the end of the launcher would do, too: ranks that still run end now."""
+        """Close the pipe, as the end of the launcher would: ranks that still run end."""
         self.started()
         if self._ours >= 0:
             os.close(self._ours)

@@ -1,4 +1,4 @@
-"""The processes of a launch: how ranks are started, watched and ended, on this host or by torchrun."""
+"""The processes of a launch: start, watch and end ranks, on this host or through torchrun."""
 
 import contextlib
 import os
@@ -14,38 +14,38 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
-from gossamer.cli.launching.events import LAUNCHED, STORE, Event, Lifeline, reading
+from gossamer.cli.launching.events import LAUNCHED, STORE, Event, Kind, Lifeline, reading
 
 Events = queue.SimpleQueue[Event]
 _KILL_SECONDS = 2.0  # for torchrun to end its ranks
 
 
 class Fleet(Protocol):
-    """All ranks of a run; `supervise` needs no more of them than this."""
+    """All ranks of a run, as `supervise` sees them."""
 
     events: Events
     restarts_itself: bool
-    """Whether it starts ranks that failed again, without being told to."""
+    """Whether failed ranks are restarted without a call of `start`."""
 
     def start(self, attempt: int) -> None:
-        """Start every rank, at a place where they have not met before."""
+        """Start every rank, with a new store."""
 
     def poll(self) -> bool:
-        """Note which processes have ended; whether any still runs."""
+        """Record which processes have ended; return whether any still runs."""
 
     def ask_to_stop(self) -> None:
-        """Have all ranks stop after the same round."""
+        """Ask all ranks to stop after the same round."""
 
     def kill(self) -> None:
-        """End whatever still runs, now."""
+        """Kill all ranks that still run."""
 
     def end(self) -> None:
-        """Leave nothing behind; every event has arrived when this returns."""
+        """End all processes and remove temporary files; all events have arrived on return."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """The ranks that one host is to start."""
+    """The ranks to start on one host."""
 
     arguments: Sequence[str]
     """Of `gossamer`."""
@@ -71,7 +71,7 @@ class Host:
         self._reader = reading(ours, events.put)
 
     def start(self, job: Job) -> None:
-        """Start the ranks, each with a log of its own."""
+        """Start the ranks, each with its own log."""
         Path(job.logs).mkdir(parents=True, exist_ok=True)
         for local in range(job.count):
             rank = job.first + local
@@ -84,33 +84,33 @@ class Host:
                     stdin=self._lifeline.theirs,
                     stdout=self._theirs,
                     stderr=log,
-                    pass_fds=self._keep,  # a folder is in use until the last rank that writes to it has ended
-                    start_new_session=True,  # Ctrl-C is the launcher's to handle
+                    pass_fds=self._keep,  # the lock is held until the last rank has ended
+                    start_new_session=True,  # the launcher handles Ctrl-C
                 )
         self._lifeline.started()
         os.close(self._theirs)
         self._theirs = -1
 
     def poll(self) -> bool:
-        """Note which ranks have ended; whether any still runs."""
+        """Record which ranks have ended; return whether any still runs."""
         for rank, process in self._processes.items():
             if rank not in self._gone and process.poll() is not None:
                 self._gone.add(rank)
-                self.events.put(Event("exit", rank, code=int(process.returncode)))
+                self.events.put(Event(Kind.EXIT, rank, code=int(process.returncode)))
         return len(self._gone) < len(self._processes)
 
     def ask_to_stop(self) -> None:
-        """Have one rank read the request."""
+        """Ask one rank, which passes the request on."""
         self._lifeline.ask_to_stop()
 
     def kill(self) -> None:
-        """SIGKILL, which also ends a rank that is frozen."""
+        """Send SIGKILL, which also ends frozen ranks."""
         for process in self._processes.values():
             if process.poll() is None:
                 process.kill()
 
     def end(self) -> None:
-        """Whatever still runs ends; every event has arrived."""
+        """End all processes; all events have arrived on return."""
         self.kill()
         for process in self._processes.values():
             process.wait()
@@ -122,7 +122,7 @@ class Host:
 
 
 class OneHost:
-    """A fleet on this host alone: ranks meet at a file in a private folder, and nothing listens beyond loopback."""
+    """A fleet on this host alone; its store is a file in a private folder, and nothing listens beyond loopback."""
 
     restarts_itself = False
 
@@ -133,27 +133,27 @@ class OneHost:
         self._folder = ""
 
     def start(self, attempt: int) -> None:
-        """Start every rank, with a file that none of them has used before."""
-        self._folder = tempfile.mkdtemp(prefix="gossamer-")  # which nobody else may enter
+        """Start every rank, with a new store."""
+        self._folder = tempfile.mkdtemp(prefix="gossamer-")  # accessible to this user only
         self._host = Host(self.events, self._lock)
         self._host.start(replace(self._job, attempt=attempt, store=str(Path(self._folder) / "store")))
 
     def poll(self) -> bool:
-        """Note which ranks have ended; whether any still runs."""
+        """Record which ranks have ended; return whether any still runs."""
         return self._host is not None and self._host.poll()
 
     def ask_to_stop(self) -> None:
-        """Have one rank read the request."""
+        """Ask one rank, which passes the request on."""
         if self._host is not None:
             self._host.ask_to_stop()
 
     def kill(self) -> None:
-        """SIGKILL."""
+        """Send SIGKILL."""
         if self._host is not None:
             self._host.kill()
 
     def end(self) -> None:
-        """Leave nothing behind."""
+        """End all ranks and remove the store."""
         if self._host is not None:
             self._host.end()
         self._host = None
@@ -161,20 +161,20 @@ class OneHost:
 
 
 class Torchrun:
-    """A fleet that torchrun starts, as one of several hosts; torchrun restarts ranks itself."""
+    """The ranks of this host in a launch by torchrun, which restarts ranks itself."""
 
     def __init__(self, command: Sequence[str], log: Path, variables: Mapping[str, str], restarts: int) -> None:
         self.events: Events = queue.SimpleQueue()
         self.restarts_itself = restarts > 0
         self._command, self._log = [*command], log
-        # torchrun gives a rank that is frozen 30 s unless it is told otherwise; we have given it time already.
+        # By default torchrun waits 30 s for a frozen rank; `supervise` has waited already.
         self._variables = {**variables, LAUNCHED: "1", "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "0"}
         self._lifeline = Lifeline()
         self._process: subprocess.Popen[bytes] | None = None
         self._is_gone = False
 
     def start(self, attempt: int) -> None:
-        """Start torchrun, whose ranks inherit its standard streams."""
+        """Start torchrun; ranks inherit its standard streams."""
         ours, theirs = os.pipe()
         self._reader = reading(ours, self.events.put)
         try:
@@ -192,20 +192,20 @@ class Torchrun:
             self._lifeline.started()
 
     def poll(self) -> bool:
-        """Note whether torchrun has ended; whether it still runs."""
+        """Record whether torchrun has ended; return whether it still runs."""
         if self._process is None or self._is_gone:
             return False
         if self._process.poll() is not None:
             self._is_gone = True
-            self.events.put(Event("exit", code=int(self._process.returncode)))
+            self.events.put(Event(Kind.EXIT, code=int(self._process.returncode)))
         return not self._is_gone
 
     def ask_to_stop(self) -> None:
-        """Have one rank read the request."""
+        """Ask one rank, which passes the request on."""
         self._lifeline.ask_to_stop()
 
     def kill(self) -> None:
-        """Have torchrun kill its ranks; if it does not, end it, and the ranks notice."""
+        """Terminate torchrun, which kills its ranks; if it does not end, kill it and close the ranks' input."""
         if self._process is None or self._process.poll() is not None:
             return
         self._process.terminate()
@@ -219,7 +219,7 @@ class Torchrun:
             self._process.wait()
 
     def end(self) -> None:
-        """Whatever still runs ends; every event has arrived."""
+        """End all processes; all events have arrived on return."""
         self.kill()
         self._lifeline.end()
         if self._process is not None:

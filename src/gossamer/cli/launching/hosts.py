@@ -1,11 +1,12 @@
-"""Several hosts: the launcher starts one agent per host, by ssh, and each agent starts the ranks of its host.
+"""Launches on several hosts: the launcher starts an agent per host by ssh, and the agent starts the ranks of that host.
 
 The launcher writes one JSON object per line to an agent's standard input, and reads events from its standard output:
-both travel inside the ssh connection. An agent whose standard input ends, because its launcher or the connection has
-ended, ends its ranks.
+both travel inside the ssh connection. When the standard input of an agent closes, because its launcher or the
+connection has ended, the agent ends its ranks.
 """
 
 import contextlib
+import enum
 import json
 import os
 import queue
@@ -16,11 +17,10 @@ import tempfile
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
-from gossamer.cli.launching.events import Event, reading
+from gossamer.cli.launching.events import Event, Kind, reading
 from gossamer.cli.launching.fleet import Events, Host, Job
 from gossamer.cli.lines import complain
 from gossamer.errors import GossamerError, InputError
@@ -30,8 +30,34 @@ _KILL_SECONDS = 1.0
 _POLL_SECONDS = 0.05
 
 
+class _Do(enum.StrEnum):
+    """What an agent is to do."""
+
+    STORE = "store"
+    """Make the store where ranks find each other, reachable from `peer`."""
+    START = "start"
+    """Start the ranks of `job`."""
+    STOP = "stop"
+    KILL = "kill"
+
+
+@dataclass(frozen=True)
+class _Command:
+    """One line from a launcher to an agent."""
+
+    do: _Do
+    peer: str = ""
+    job: Job | None = None
+
+    @classmethod
+    def read(cls, line: bytes) -> "_Command":
+        content = json.loads(line)
+        job = None if content["job"] is None else Job(**content["job"])
+        return cls(_Do(content["do"]), content["peer"], job)
+
+
 def parse_hosts(text: str, clients: int) -> dict[str, int]:
-    """`a,b:3,c` as the number of clients of each host; those without a number share the rest."""
+    """The number of clients per host in `a,b:3,c`; hosts without a number share the rest."""
     hosts: dict[str, int | None] = {}
     for part in text.split(","):
         name, _, number = part.strip().partition(":")
@@ -45,17 +71,17 @@ def parse_hosts(text: str, clients: int) -> dict[str, int]:
     shares = {name: rest // len(open_) + (at < rest % len(open_)) for at, name in enumerate(open_)}
     found = {name: shares[name] if number is None else number for name, number in hosts.items()}
     if sum(found.values()) != clients or min(found.values()) < 1:
-        raise InputError(f"The spec has {clients} clients, which {text!r} does not hold: one process per client.")
+        raise InputError(f"The spec has {clients} clients, one per process, which {text!r} does not match.")
     return found
 
 
 def _address(name: str) -> str:
-    """A host's name without the user that ssh is to log in as."""
+    """A host's name without the user name for ssh."""
     return name.rpartition("@")[2]
 
 
 class SeveralHosts:
-    """A fleet on several hosts; its ranks meet at a store on the first of them."""
+    """A fleet on several hosts, with its store on the first of them."""
 
     restarts_itself = False
 
@@ -66,7 +92,7 @@ class SeveralHosts:
         self._is_started = False
 
     def start(self, attempt: int) -> None:
-        """Start the agents; ranks are started when the first agent has told where they meet."""
+        """Start the agents; `poll` starts the ranks once the first agent has made the store."""
         self._is_started, self._agents, first = False, [], 0
         for name, count in self._hosts.items():
             variables = {**self._job.variables, "GOSSAMER_REPORTER": str(int(first == 0))}
@@ -74,27 +100,27 @@ class SeveralHosts:
             self._agents.append(_Agent(name, self._rsh, job, self.events))
             first += count
         others = [_address(name) for name in self._hosts][1:]
-        self._agents[0].send({"do": "store", "peer": others[0] if others else ""})
+        self._agents[0].send(_Command(_Do.STORE, peer=others[0] if others else ""))
 
     def poll(self) -> bool:
-        """Note which ranks have ended; whether any still runs."""
+        """Start the ranks if the store is ready; record which have ended, and return whether any still runs."""
         if not self._is_started and self._agents and self._agents[0].store:
             self._is_started = True
             for agent in self._agents:
-                agent.send({"do": "start", "job": asdict(replace(agent.job, store=self._agents[0].store))})
+                agent.send(_Command(_Do.START, job=replace(agent.job, store=self._agents[0].store)))
         return self._is_running()
 
     def _is_running(self) -> bool:
-        return sum(agent.poll() for agent in self._agents) > 0  # every agent is asked
+        return sum(agent.poll() for agent in self._agents) > 0  # no short circuit: every agent is polled
 
     def ask_to_stop(self) -> None:
-        """Have one rank of the first host read the request."""
-        self._agents[0].send({"do": "stop"})
+        """Ask one rank of the first host, which passes the request on."""
+        self._agents[0].send(_Command(_Do.STOP))
 
     def kill(self) -> None:
-        """Have every agent kill its ranks; connections that do not answer are cut."""
+        """Have every agent kill its ranks, then close the connections."""
         for agent in self._agents:
-            agent.send({"do": "kill"})
+            agent.send(_Command(_Do.KILL))
         deadline = time.monotonic() + _KILL_SECONDS
         while self._is_running() and time.monotonic() < deadline:
             time.sleep(_POLL_SECONDS)
@@ -102,7 +128,7 @@ class SeveralHosts:
             agent.process.kill()
 
     def end(self) -> None:
-        """Whatever still runs ends; every event has arrived."""
+        """End all agents and ranks; all events have arrived on return."""
         if self._is_running():
             self.kill()
         deadline = time.monotonic() + _KILL_SECONDS
@@ -113,7 +139,7 @@ class SeveralHosts:
 
 
 class _Agent:
-    """The agent of one host, as its launcher sees it."""
+    """The agent of one host, seen from the launcher."""
 
     def __init__(self, name: str, rsh: str, job: Job, events: Events) -> None:
         self.name, self.job, self._events = name, job, events
@@ -122,7 +148,7 @@ class _Agent:
         words, path = shlex.split(rsh), Path(job.logs) / f"host-{_address(name)}.log"
         variables = [f"{key}={value}" for key, value in job.variables.items()]
         command = ["env", *variables, sys.executable, "-m", "gossamer.cli.launching.hosts"]
-        if words and Path(words[0]).name == "ssh":  # which hands one string to a shell in the home folder
+        if words and Path(words[0]).name == "ssh":  # ssh passes one string to a shell in the home folder
             command = [f"cd {shlex.quote(str(Path.cwd()))} && {shlex.join(command)}"]
         self._log = path
         with path.open("ab") as log:
@@ -131,43 +157,43 @@ class _Agent:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
-                start_new_session=True,  # Ctrl-C is the launcher's to handle
+                start_new_session=True,  # the launcher handles Ctrl-C
             )
         assert self.process.stdout is not None
-        self._reader = reading(os.dup(self.process.stdout.fileno()), self._hear)
+        self._reader = reading(os.dup(self.process.stdout.fileno()), self._receive)
         self.process.stdout.close()
 
-    def send(self, command: dict[str, Any]) -> None:
-        """Tell the agent to do something; one that has ended is noticed by `poll`."""
+    def send(self, command: _Command) -> None:
+        """Send a command; `poll` notices an agent that has ended."""
         assert self.process.stdin is not None
         with contextlib.suppress(OSError, ValueError):
-            self.process.stdin.write(json.dumps(command).encode() + b"\n")
+            self.process.stdin.write(json.dumps(asdict(command)).encode() + b"\n")
             self.process.stdin.flush()
 
     def poll(self) -> bool:
-        """Whether any of its ranks still runs, or is still to start."""
+        """Whether any of its ranks still runs or has yet to start."""
         ranks = set(range(self.job.first, self.job.first + self.job.count))
         if ranks > self._gone and self.process.poll() is not None:
-            self._reader.join(1.0)  # what it has said before its end
+            self._reader.join(1.0)  # its last events
             if ranks > self._gone:
                 code = self.process.returncode
                 lines = self._log.read_text(errors="replace").splitlines() if self._log.exists() else []
                 last = f": {lines[-1].strip()[:200]}" if lines else ""
                 sentence = f"The connection to host {self.name!r} ended with exit code {code}{last}"
-                self._events.put(Event("end", self.job.first, sentence.rstrip(".") + ".", code=1))
+                self._events.put(Event(Kind.END, self.job.first, sentence.rstrip(".") + ".", code=1))
                 for rank in sorted(ranks - self._gone):
                     self._gone.add(rank)
-                    self._events.put(Event("exit", rank, code=1))
+                    self._events.put(Event(Kind.EXIT, rank, code=1))
         return ranks > self._gone
 
     def ask_to_end(self) -> None:
-        """End the agent's standard input, and with it the agent."""
+        """Close the agent's standard input, which ends the agent."""
         assert self.process.stdin is not None
         with contextlib.suppress(OSError):
             self.process.stdin.close()
 
     def end(self, deadline: float) -> None:
-        """Wait until the agent has ended, or end it."""
+        """Wait for the agent until the deadline, then kill it."""
         try:
             self.process.wait(max(0.0, deadline - time.monotonic()))
         except subprocess.TimeoutExpired:
@@ -175,27 +201,27 @@ class _Agent:
             self.process.wait()
         self._reader.join(1.0)
 
-    def _hear(self, event: Event) -> None:
-        if event.kind == "store":
+    def _receive(self, event: Event) -> None:
+        if event.kind is Kind.STORE:
             self.store = event.sentence
             return
-        if event.kind == "exit":
+        if event.kind is Kind.EXIT:
             self._gone.add(event.rank)
         self._events.put(event)
 
 
 def serve() -> int:
-    """Be an agent: start, watch and end the ranks of this host, as the launcher says."""
-    commands: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
+    """Run as an agent: start, watch and end the ranks of this host on the launcher's commands."""
+    commands: queue.SimpleQueue[_Command | None] = queue.SimpleQueue()
     events: Events = queue.SimpleQueue()
     host, is_started, store = Host(events), False, None
 
     def listen() -> None:
         for line in sys.stdin.buffer:
-            commands.put(json.loads(line))
+            commands.put(_Command.read(line))
         commands.put(None)
 
-    def tell() -> None:
+    def send_events() -> None:
         with contextlib.suppress(queue.Empty):
             while True:
                 sys.stdout.buffer.write(events.get_nowait().line())
@@ -209,29 +235,28 @@ def serve() -> int:
                     command = commands.get(timeout=_POLL_SECONDS)
                     if command is None:
                         return 1
-                    if command["do"] == "store":
-                        # On a host of its own, ranks meet at a file, and nothing listens beyond loopback.
-                        peer = command["peer"]
-                        store, place = host_store(peer) if peer else (None, str(Path(folder) / "store"))
-                        events.put(Event("store", sentence=place))
-                    elif command["do"] == "start":
-                        host.start(Job(**command["job"]))
+                    if command.do is _Do.STORE:
+                        # With one host the store is a file, and nothing listens beyond loopback.
+                        store, place = host_store(command.peer) if command.peer else (None, str(Path(folder) / "store"))
+                        events.put(Event(Kind.STORE, sentence=place))
+                    elif command.do is _Do.START and command.job is not None:
+                        host.start(command.job)
                         is_started = True
-                    elif command["do"] == "stop":
+                    elif command.do is _Do.STOP:
                         host.ask_to_stop()
-                    elif command["do"] == "kill":
+                    elif command.do is _Do.KILL:
                         host.kill()
-                tell()
+                send_events()
         except (GossamerError, OSError) as error:
             return complain(error, 1)
         finally:
             host.end()
             del store
-        tell()
+        send_events()
     return 0
 
 
 if __name__ == "__main__":
     code = serve()
     sys.stdout.flush()
-    os._exit(code)  # the launcher waits, and nothing is left to tear down
+    os._exit(code)  # skip the interpreter's shutdown: the launcher waits

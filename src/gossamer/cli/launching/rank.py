@@ -1,8 +1,7 @@
-"""One rank of `gossamer launch`: a process that a launcher, or torchrun, starts."""
+"""One rank of `gossamer launch`: a process started by a launcher or by torchrun."""
 
 import argparse
 import contextlib
-import errno
 import logging
 import os
 import socket
@@ -15,12 +14,13 @@ import torch
 from rich.markup import escape
 
 from gossamer.cli.commands.run import make_room, show_results
-from gossamer.cli.launching.events import LAUNCHED, Event, Launcher
+from gossamer.cli.launching.events import LAUNCHED, Event, Kind, Launcher
 from gossamer.cli.lines import complain, results, stop_signals
-from gossamer.cli.output import NEWS, console, launch_progress
-from gossamer.errors import GossamerError, InputError, RunError, StoppedError
+from gossamer.cli.output import console, launch_progress
+from gossamer.errors import NO_ROOM, GossamerError, InputError, RunError, StoppedError
 from gossamer.lock import alone_in
 from gossamer.paper import spec_path
+from gossamer.records.checkpoint import resume_log
 from gossamer.records.record import Record, read_record, record_name
 from gossamer.report import links_table, write_links
 from gossamer.runtime.experiment import Experiment, prepare
@@ -31,15 +31,15 @@ logger = logging.getLogger("gossamer")
 
 
 def prepared(options: argparse.Namespace, device: str | None) -> Experiment:
-    """What the spec names, built and checked."""
+    """Build and check the experiment that the spec describes."""
     spec = load_spec(spec_path(options.spec))
     if spec.omegas:
-        raise InputError("`omegas` are recorded where all clients are in one process: by `gossamer run`; leave it out.")
+        raise InputError("`omegas` needs all clients in one process; use `gossamer run`, or leave it out.")
     return prepare(spec, data_dir=options.data_dir, device=device)
 
 
 def finished_records(folder: Path, experiment: Experiment) -> list[Record] | None:
-    """The records of all runs, if all are over."""
+    """The records of all runs, or None while one is missing or unfinished."""
     paths = [folder / record_name(label, seed) for label in experiment.methods for seed in experiment.spec.seeds]
     if not all(path.exists() for path in paths):
         return None
@@ -48,7 +48,7 @@ def finished_records(folder: Path, experiment: Experiment) -> list[Record] | Non
 
 
 def show_launched(records: Sequence[Record], experiment: Experiment, folder: Path, options: argparse.Namespace) -> int:
-    """What `gossamer run` shows, and the account of the links."""
+    """Show what `gossamer run` shows, and the traffic on each link."""
     write_links(records, folder / "links.csv")
     code = show_results(records, experiment, folder, options)
     out = console()
@@ -61,7 +61,7 @@ def show_launched(records: Sequence[Record], experiment: Experiment, folder: Pat
 
 
 def be_a_rank(options: argparse.Namespace, folder: Path) -> int:
-    """One client of the run, in a process that a launcher or torchrun started."""
+    """Run one client, in a process that a launcher or torchrun started."""
     rank = int(os.environ["RANK"])
     launcher = Launcher(rank) if os.environ.get(LAUNCHED) == "1" else None
     attempt = int(os.environ.get("GOSSAMER_ATTEMPT") or os.environ.get("TORCHELASTIC_RESTART_COUNT") or "0")
@@ -71,58 +71,57 @@ def be_a_rank(options: argparse.Namespace, folder: Path) -> int:
         return _work(options, folder, rank, attempt, launcher)
     except StoppedError as error:
         logger.info(str(error))
-        _leave(launcher, Event("end", rank, str(error)))
+        _leave(launcher, Event(Kind.END, rank, str(error)))
     except GossamerError as error:
         logger.error(str(error))
-        _leave(launcher, Event("end", rank, str(error), code=1 if isinstance(error, RunError) else 2))
+        _leave(launcher, Event(Kind.END, rank, str(error), code=1 if isinstance(error, RunError) else 2))
     except OSError as error:
         sentence = _file_error(rank, folder, error)
         logger.error(sentence)
-        _leave(launcher, Event("end", rank, sentence, code=1))
+        _leave(launcher, Event(Kind.END, rank, sentence, code=1))
     except Exception as error:
-        logger.exception("Rank %d ended by an error of its own.", rank)
+        logger.exception("Rank %d failed.", rank)
         reason = str(error).strip().split("\n")[0]
-        _leave(launcher, Event("end", rank, f"Rank {rank} ended by {type(error).__name__}: {reason}", code=1))
+        _leave(launcher, Event(Kind.END, rank, f"Rank {rank} failed with {type(error).__name__}: {reason}", code=1))
 
 
 def _log(logs: Path, rank: int, launcher: Launcher | None) -> None:
     logs.mkdir(parents=True, exist_ok=True)
-    handlers: list[logging.Handler] = [logging.FileHandler(logs / f"rank{rank}.log")]
-    handlers[0].setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    handler = logging.FileHandler(logs / f"rank{rank}.log")
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    logger.addHandler(handler)
     if launcher is not None:
-        handlers.append(_News(launcher))
-    for handler in handlers:
-        logger.addHandler(handler)
+        resume_log.addHandler(_ToLauncher(launcher))
     logger.setLevel(logging.INFO)
 
 
-class _News(logging.Handler):
-    """Tells the launcher where a run goes on, and which checkpoints could not be used."""
+class _ToLauncher(logging.Handler):
+    """Sends log messages to the launcher."""
 
     def __init__(self, launcher: Launcher) -> None:
         super().__init__()
         self.launcher = launcher
-        self.addFilter(lambda record: any(mark in record.getMessage() for mark in NEWS))
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.launcher.tell(Event("note", self.launcher.rank, record.getMessage()))
+        kind = Kind.WARNING if record.levelno >= logging.WARNING else Kind.NOTE
+        self.launcher.send(Event(kind, self.launcher.rank, record.getMessage()))
 
 
 def _file_error(rank: int, folder: Path, error: OSError) -> str:
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+    if error.errno in NO_ROOM:
         where = f"'{error.filename or folder.absolute()}' on {socket.gethostname()}"
-        return f"Rank {rank} cannot write {where}: there is no room left on the disk; make some."
+        return f"Rank {rank} cannot write {where}: no space left on the disk; free some."
     where = f" '{error.filename}'" if error.filename else ""
     return f"Rank {rank} cannot write or read{where}: {error.strerror or error}."
 
 
 def _leave(launcher: Launcher | None, end: Event) -> NoReturn:
-    """End now: what gloo still has under way would make an ordinary end wait for neighbours that are gone."""
+    """Exit at once: an ordinary exit would wait for gloo operations with neighbours that are gone."""
     if launcher is not None:
-        launcher.tell(end)
+        launcher.send(end)
     elif end.code:
         complain(end.sentence, end.code)
-    with contextlib.suppress(OSError, ValueError):  # a disk that is full
+    with contextlib.suppress(OSError, ValueError):  # the disk may be full
         logging.shutdown()
         sys.stdout.flush()
         sys.stderr.flush()
@@ -134,7 +133,7 @@ def _work(options: argparse.Namespace, folder: Path, rank: int, attempt: int, la
     if device == "cuda" and torch.cuda.is_available():
         device = f"cuda:{int(os.environ.get('LOCAL_RANK', '0')) % torch.cuda.device_count()}"
     experiment = prepared(options, device)
-    is_on_its_own = launcher is None and rank == 0  # nobody else makes room, or shows results
+    is_on_its_own = launcher is None and rank == 0  # no launcher prepares the folder or shows results
     with contextlib.ExitStack() as stack:
         if is_on_its_own:
             stack.enter_context(alone_in(folder))
@@ -147,7 +146,6 @@ def _work(options: argparse.Namespace, folder: Path, rank: int, attempt: int, la
             checkpoint_every=options.checkpoint_every,
             resume=options.resume or attempt > 0,
             is_reporter=os.environ.get("GOSSAMER_REPORTER") == "1",
-            transport=options.transport,
             tensorboard=None if options.tensorboard is None else Path(options.tensorboard),
             progress=stack.enter_context(_telling(rank, experiment, options, launcher)),
             should_stop=lambda: is_signalled() or (launcher is not None and launcher.wants_stop),
@@ -161,7 +159,7 @@ def _work(options: argparse.Namespace, folder: Path, rank: int, attempt: int, la
 def _telling(
     rank: int, experiment: Experiment, options: argparse.Namespace, launcher: Launcher | None
 ) -> Iterator[Callable[[str, int, int], None] | None]:
-    """How a rank tells of its progress: rank 0 on the terminal, or one rank of the first host to its launcher."""
+    """How a rank shows its progress: rank 0 on the terminal, or one rank of the first host through its launcher."""
     is_first = rank == 0
     if launcher is not None:
         is_first = os.environ.get("GOSSAMER_REPORTER") == "1" and os.environ.get("LOCAL_RANK") == "0"
@@ -171,4 +169,4 @@ def _telling(
         with launch_progress(experiment, options.quiet) as show:
             yield show
     else:
-        yield lambda label, seed, done: launcher.tell(Event("progress", rank, label=label, seed=seed, done=done))
+        yield lambda label, seed, done: launcher.send(Event(Kind.PROGRESS, rank, label=label, seed=seed, done=done))

@@ -1,4 +1,4 @@
-"""Watching the ranks of a launch until all have ended: progress, stop requests, failures and restarts."""
+"""Supervision of a launch until all ranks have ended: progress, stop requests, failures and restarts."""
 
 import contextlib
 import queue
@@ -7,23 +7,23 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from gossamer.cli.launching.events import Event
+from gossamer.cli.launching.events import Event, Kind
 from gossamer.cli.launching.fleet import Fleet
 
 _POLL_SECONDS = 0.1
-_GRACE_SECONDS = 3.0  # for ranks to say what they know of a failure, after the first of them has ended
+_GRACE_SECONDS = 3.0  # for other ranks to report a failure, after the first rank has ended
 
 
 @dataclass
-class Outcome:
-    """How one attempt ended."""
+class LaunchOutcome:
+    """How one attempt to run all ranks ended."""
 
     ends: dict[int, Event] = field(default_factory=dict)
-    """What ranks said of their end."""
+    """The `END` events, by rank."""
     codes: dict[int, int] = field(default_factory=dict)
     """Exit codes by rank; -1 for torchrun."""
     killed: set[int] = field(default_factory=set)
-    """Ranks that the launcher ended after a failure."""
+    """Ranks that the launcher killed after a failure."""
     was_asked: bool = False
     """Whether someone asked the run to stop."""
 
@@ -33,12 +33,12 @@ class Outcome:
         return not any(self.codes.values())
 
     @property
-    def is_mistaken(self) -> bool:
-        """Whether the input was refused, so that another attempt would end in the same way."""
+    def is_refused(self) -> bool:
+        """Whether the input was refused, so that a restart would fail in the same way."""
         return any(event.code == 2 for event in self.ends.values())
 
     def crashes(self) -> list[str]:
-        """A sentence for each rank that ended without a word."""
+        """A sentence for each rank that failed without an `END` event."""
         found = []
         for rank, code in sorted(self.codes.items()):
             if code == 0 or rank in self.ends or rank in self.killed:
@@ -57,34 +57,36 @@ def supervise(
     restarts: int,
     show: Callable[[Event], None],
     should_stop: Callable[[], bool],
-    say: Callable[[str], None],
-) -> Outcome:
-    """Run until every rank has ended; start all of them again, so many times, if one fails.
+    note: Callable[[str], None],
+) -> LaunchOutcome:
+    """Run until every rank has ended; if one fails, restart all of them, at most `restarts` times.
 
-    `show` hears of progress and notes, and `say` of restarts.
+    `show` receives progress and notes, and `note` a sentence per restart.
     """
     for attempt in range(restarts + 1):
         outcome = _attempt(fleet, attempt, show, should_stop)
-        if outcome.is_good or outcome.is_mistaken or outcome.was_asked or attempt == restarts:
+        if outcome.is_good or outcome.is_refused or outcome.was_asked or attempt == restarts:
             break
         reasons = [*outcome.crashes(), *(end.sentence for end in outcome.ends.values())]
-        say(f"{reasons[0]} All ranks start again from their checkpoints ({attempt + 1} of {restarts} restarts).")
+        note(f"{reasons[0]} All ranks start again from their checkpoints ({attempt + 1} of {restarts} restarts).")
     return outcome
 
 
-def _attempt(fleet: Fleet, attempt: int, show: Callable[[Event], None], should_stop: Callable[[], bool]) -> Outcome:
-    outcome = Outcome()
+def _attempt(
+    fleet: Fleet, attempt: int, show: Callable[[Event], None], should_stop: Callable[[], bool]
+) -> LaunchOutcome:
+    outcome = LaunchOutcome()
     failed_at: float | None = None
     is_running, is_killed = True, False
 
     def handle(event: Event) -> None:
         nonlocal failed_at
-        if event.kind in ("progress", "note"):
+        if event.kind in (Kind.PROGRESS, Kind.NOTE, Kind.WARNING):
             show(event)
             return
-        if event.kind == "end":
+        if event.kind is Kind.END:
             outcome.ends[event.rank] = event
-        elif event.kind == "exit":
+        elif event.kind is Kind.EXIT:
             outcome.codes[event.rank] = event.code
             if is_killed:
                 outcome.killed.add(event.rank)

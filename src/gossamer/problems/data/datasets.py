@@ -1,4 +1,4 @@
-"""Data sets: real ones from files, fetched where they are missing; small ones embedded; made-up ones."""
+"""Data sets: real ones from files, downloaded if missing; small embedded ones; synthetic ones."""
 
 import os
 from collections.abc import Sequence
@@ -21,17 +21,17 @@ Folder = str | os.PathLike[str] | None
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """Rows of features with a label each, and the rows that are kept for testing, if there are any."""
+    """Rows of features with a label each, and optional test rows."""
 
     name: str
     features: Array
     """(rows, ...): numbers, or images as (rows, channels, height, width)."""
     labels: Array
-    """(rows,): a class or a number each; for a module with a loss of its own, (rows, ...)."""
+    """(rows,): a class or a number each; (rows, ...) for a module with its own loss."""
     test_features: Array | None = None
     test_labels: Array | None = None
     peak: float = 1.0
-    """The largest value that a feature may take, where that is known: 255 for bytes."""
+    """The largest possible value of a feature, if known: 255 for bytes."""
 
     def __post_init__(self) -> None:
         for name in ("features", "labels", "test_features", "test_labels"):
@@ -57,9 +57,11 @@ class Dataset:
                     raise InputError(f"Row {row} of {which} has {what} that is NaN or Inf.")
 
     def classes(self, what: str) -> Array:
-        """The different labels, which `what` takes as classes 0, 1, ...; a label out of range is named by its row."""
+        """The different labels, which `what` uses as classes 0, 1, ...; a test label that does not occur is refused."""
         if self.labels.ndim != 1:
-            raise InputError(f"{what} needs one label a row, but those of {self.name!r} are {self.labels.shape}.")
+            raise InputError(
+                f"{what} needs one label per row, but the labels of {self.name!r} have the shape {self.labels.shape}."
+            )
         found = np.unique(self.labels)
         if len(found) > 10_000 or len(found) == len(self.labels) > 100 or not (found == np.round(found)).all():
             raise InputError(f"{what} needs classes for labels, but {self.name!r} has {len(found):,} different ones.")
@@ -73,22 +75,22 @@ class Dataset:
 
 
 def load(data: Any, data_dir: Folder = None, test: Any = None) -> Dataset:
-    """A data set from whatever says which.
+    """Load a data set.
 
     Args:
         data: A name (`"a9a"`, `"mnist"`, `"fashion_mnist"`, `"digits"`, `"breast_cancer"`, `"gaussian_mixture:..."`),
             the path of a LIBSVM file (plain, .xz, .bz2 or .gz; its test rows in `NAME.t` beside it), a `Dataset`, a
             torch `Dataset` of (features, label) pairs, or a pair of arrays or tensors.
-        data_dir: Where files are looked for first; then $GOSSAMER_DATA, then the user's cache, into which they are
-            fetched otherwise (not if $GOSSAMER_OFFLINE is set).
-        test: The test rows, where `data` is a torch `Dataset` or a pair.
+        data_dir: The folder searched first; then $GOSSAMER_DATA and the user's cache. Missing files are downloaded into
+            the cache, unless $GOSSAMER_OFFLINE is set.
+        test: The test rows, if `data` is a torch `Dataset` or a pair.
     """
     if isinstance(data, Dataset):
         return data
     if not isinstance(data, str | os.PathLike):
         return _from_python(data, test)
     if test is not None:
-        raise InputError("`test` goes with a torch Dataset or a pair of arrays; a named data set brings its own.")
+        raise InputError("`test` is for a torch Dataset or a pair of arrays; a named data set has its own test rows.")
     check_path("data", data)
     if data_dir is not None:
         check_path("data_dir", data_dir)
@@ -109,7 +111,7 @@ def load(data: Any, data_dir: Folder = None, test: Any = None) -> Dataset:
 
 
 def folders(data_dir: Folder = None) -> list[Path]:
-    """Where data files are looked for, the user's cache last."""
+    """The folders to search for data files, the user's cache last."""
     import platformdirs
 
     asked = [data_dir, os.environ.get("GOSSAMER_DATA"), platformdirs.user_cache_dir("gossamer")]
@@ -117,7 +119,7 @@ def folders(data_dir: Folder = None) -> list[Path]:
 
 
 def find(name: str, file: File, data_dir: Folder = None) -> Path | None:
-    """Where a file of the data set `name` lies, packed or not, in a folder of its own or not; None if nowhere."""
+    """The path of a file of the data set `name`, plain or compressed, in a subfolder or not; None if missing."""
     for folder in folders(data_dir):
         found = find_in(folder, name, file)
         if found is not None:
@@ -126,20 +128,20 @@ def find(name: str, file: File, data_dir: Folder = None) -> Path | None:
 
 
 def find_in(folder: Path, name: str, file: File) -> Path | None:
-    """As `find`, in one folder: as it is fetched, or else packed in another way."""
+    """As `find`, in one folder; the file may be compressed in another way than as downloaded."""
     bare = file.name.removesuffix(packing_of(Path(file.name)))
     names = dict.fromkeys([file.name, *(bare + packing for packing in PACKINGS)])
     several = sum(file.name == other.name for files in FILES.values() for other in files) > 1
     for place in (folder / name, folder / name.replace("_", "-"), folder):
         for one in names:
-            # The files of MNIST and Fashion-MNIST have the same names: outside their own folders bytes tell them apart.
+            # MNIST and Fashion-MNIST use the same file names: outside their subfolders, checksums distinguish them.
             if (place / one).is_file() and not (several and place == folder and not fits(place / one, file)):
                 return place / one
     return None
 
 
 def fits(path: Path, file: File) -> bool:
-    """Whether a file's content has the right checksum."""
+    """Whether the content of a file has the expected checksum."""
     try:
         read_bytes(path, file.content_sha256)
     except DataError:
@@ -148,9 +150,11 @@ def fits(path: Path, file: File) -> bool:
 
 
 def obtain(name: str, data_dir: Folder = None) -> list[Path]:
-    """The files of a known data set, fetched into the user's cache where they lie nowhere."""
+    """The files of a known data set, downloaded into the user's cache if missing."""
     if data_dir is not None and not user_path(os.fspath(data_dir)).is_dir():
-        raise DataError(f"The data folder '{os.fspath(data_dir)}' is not there; give one that is, or leave it out.")
+        raise DataError(
+            f"The data folder '{os.fspath(data_dir)}' does not exist; give an existing folder, or leave it out."
+        )
     paths = []
     for file in FILES[name]:
         path = find(name, file, data_dir)
@@ -173,7 +177,7 @@ def _lower(sentence: str) -> str:
 
 
 def user_path(path: str) -> Path:
-    """A path with ~ written out."""
+    """Expand ~ in a path."""
     try:
         return Path(path).expanduser()
     except RuntimeError:
@@ -200,7 +204,7 @@ def fashion_mnist(data_dir: Folder = None) -> Dataset:
 
 @datasets.register("breast_cancer")
 def breast_cancer() -> Dataset:
-    """569 real tumours, 30 features brought to mean 0 and deviation 1; every fifth row is kept for testing."""
+    """569 real tumours, 30 features normalised to mean 0 and deviation 1; every fifth row is a test row."""
     from sklearn.datasets import load_breast_cancer
 
     features, labels = load_breast_cancer(return_X_y=True)
@@ -212,7 +216,7 @@ def breast_cancer() -> Dataset:
 
 @datasets.register("digits")
 def digits() -> Dataset:
-    """1,797 handwritten digits of 8 x 8 pixels from 0 to 16; every fifth row is kept for testing."""
+    """1,797 handwritten digits of 8 x 8 pixels from 0 to 16; every fifth row is a test row."""
     from sklearn.datasets import load_digits
 
     features, labels = load_digits(return_X_y=True)
@@ -225,14 +229,14 @@ def digits() -> Dataset:
 def gaussian_mixture(
     rows: int = 2000, features: int = 20, classes: int = 10, separation: float = 3.0, seed: int = 0
 ) -> Dataset:
-    """Made-up classes: each a Gaussian of deviation 1 around its own centre; as many rows again by half for testing.
+    """Synthetic classes: each a Gaussian of deviation 1 around its centre; half as many test rows as training rows.
 
     Args:
-        rows: For training.
-        features: Of a row.
-        classes: As equal in size as can be.
+        rows: Number of training rows.
+        features: Number of features.
+        classes: Number of classes, of nearly equal size.
         separation: Deviation of the centres around zero.
-        seed: Of the generator.
+        seed: Seed of the generator.
     """
     rows, features = check_integer("rows", rows, 1, 10**8), check_integer("features", features, 1, 10**6)
     classes = check_integer("classes", classes, 1, rows)
@@ -241,7 +245,7 @@ def gaussian_mixture(
     centres = separation * random.standard_normal((classes, features)) / np.sqrt(features)
     total = rows + rows // 2
     labels = random.permutation(np.arange(total) % classes)
-    labels[:classes] = np.arange(classes)  # every class is trained on
+    labels[:classes] = np.arange(classes)  # every class has a training row
     points = centres[labels] + random.standard_normal((total, features))
     test = (points[rows:], labels[rows:]) if total > rows else ()
     return Dataset("gaussian_mixture", points[:rows], labels[:rows], *test)
@@ -249,7 +253,7 @@ def gaussian_mixture(
 
 def _libsvm(name: str, paths: Sequence[Path], checksums: Sequence[str | None] = (None, None)) -> Dataset:
     parts = [read_libsvm(path, checksum) for path, checksum in zip(paths, checksums, strict=False)]
-    # Each file counts its features up to the largest index in it; the model needs those of both.
+    # The width of a file is its largest index; training and test rows need the same width.
     width = max(features.shape[1] for features, _ in parts)
     padded = [(np.pad(x, ((0, 0), (0, width - x.shape[1]))), y) for x, y in parts]
     return Dataset(name, *padded[0], *(padded[1] if len(padded) > 1 else ()))
@@ -270,7 +274,7 @@ def _from_python(data: Any, test: Any) -> Dataset:
 
 
 def _arrays(data: Any, what: str) -> tuple[Array, Array]:
-    """Features and labels of a pair, or of a torch Dataset, whose items are read one by one."""
+    """Features and labels of a pair, or of a torch Dataset."""
     import torch
 
     if not isinstance(data, tuple | list):
@@ -292,7 +296,7 @@ def _arrays(data: Any, what: str) -> tuple[Array, Array]:
                 f"`{what}` must give pairs (features, label) of one shape: {str(error).rstrip('.')}."
             ) from None
     if len(data) != 2:
-        raise InputError(f"`{what}` must be a pair (features, labels), got {len(data)} things.")
+        raise InputError(f"`{what}` must be a pair (features, labels), got {len(data)} parts.")
     try:
         features, labels = (
             part.detach().cpu().numpy() if isinstance(part, torch.Tensor) else np.asarray(part) for part in data

@@ -1,4 +1,4 @@
-"""Fetching data files: resumed where a try was cut off, checked, and moved into place only when whole and right."""
+"""Downloads of data files: resumed after an interruption, checked, and moved into place only when complete."""
 
 import contextlib
 import errno
@@ -20,17 +20,17 @@ from gossamer.problems.data.sources import File
 logger = logging.getLogger(__name__)
 
 Progress = Callable[[str, int, int | None], None]
-"""Called with the file's name, the bytes had so far, and the bytes in all, if the server says."""
+"""Called with the file's name, the bytes received so far, and the total, if the server announces it."""
 
-_PIECE = 1 << 16
-_PATIENCE = 20.0  # seconds without a byte
-_MOST_BYTES = 1 << 30  # of a file: a server that never ends does not fill the disk
+_CHUNK_BYTES = 1 << 16
+_TIMEOUT_SECONDS = 20.0  # without a byte
+_MOST_BYTES = 1 << 30  # per file, so that a faulty server does not fill the disk
 _progress: ContextVar[Progress | None] = ContextVar("progress", default=None)
 
 
 @contextlib.contextmanager
 def showing(progress: Progress) -> Iterator[None]:
-    """Whatever is fetched inside tells `progress` how far it is."""
+    """Report the progress of every download inside to `progress`."""
     token = _progress.set(progress)
     try:
         yield
@@ -39,20 +39,20 @@ def showing(progress: Progress) -> Iterator[None]:
 
 
 def fetch(file: File, folder: Path) -> Path:
-    """The file in `folder`, from the first source that has it whole; what is there already stays until then."""
+    """Download the file into `folder` from the first source that serves it; an existing file stays until then."""
     if os.environ.get("GOSSAMER_OFFLINE"):
         raise DataError(f"The data file {file.name!r} cannot be fetched: $GOSSAMER_OFFLINE forbids it.")
-    missing = not folder.exists()
+    is_new = not folder.exists()
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with alone_in(folder, wait=True):
             target = folder / file.name
-            if target.is_file() and _sha256(target) == file.sha256:  # somebody else has fetched it meanwhile
+            if target.is_file() and _sha256(target) == file.sha256:  # another process has fetched it meanwhile
                 return target
             return _fetch(file, folder)
     except DataError:
-        if missing:
-            with contextlib.suppress(OSError):  # there may be a beginning in it, which the next try goes on from
+        if is_new:
+            with contextlib.suppress(OSError):  # it may hold a part that the next try resumes
                 folder.rmdir()
         raise
     except OSError as error:
@@ -71,13 +71,13 @@ def _fetch(file: File, folder: Path) -> Path:
             except (urllib.error.URLError, http.client.HTTPException, OSError, ValueError) as error:
                 if isinstance(error, OSError) and error.errno in (*NO_ROOM, errno.EACCES, errno.EROFS):
                     raise
-                reasons.append(f"{url} {_why(error)}")
+                reasons.append(f"{url} {_reason(error)}")
                 continue
             if _sha256(part) == file.sha256:
                 os.replace(part, target)
                 return target
             part.unlink()
-            reasons.append(f"{url} gave other bytes than the original (SHA-256)")
+            reasons.append(f"{url} served a file whose SHA-256 is not the original's")
     except OSError as error:
         if error.errno in NO_ROOM:
             part.unlink(missing_ok=True)
@@ -86,48 +86,48 @@ def _fetch(file: File, folder: Path) -> Path:
 
 
 def _receive(url: str, part: Path, name: str) -> None:
-    """All bytes of `url` into `part`, going on from what is there; an error if fewer came than were announced."""
-    had = part.stat().st_size if part.exists() else 0
+    """Download `url` into `part`, resuming from the bytes in it; an error if fewer arrive than the server announced."""
+    received = part.stat().st_size if part.exists() else 0
     request = urllib.request.Request(url, headers={"User-Agent": f"gossamer/{__version__}"})
-    if had:
-        request.add_header("Range", f"bytes={had}-")
+    if received:
+        request.add_header("Range", f"bytes={received}-")
     try:
-        answer = urllib.request.urlopen(request, timeout=_PATIENCE)
+        answer = urllib.request.urlopen(request, timeout=_TIMEOUT_SECONDS)
     except urllib.error.HTTPError as error:
         error.close()
-        if error.code != http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE or not had:
+        if error.code != http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE or not received:
             raise
-        part.unlink()  # nothing is left to send: what is there is not what the server has
+        part.unlink()  # the part is longer than the file on the server
         _receive(url, part, name)
         return
     progress = _progress.get()
     with answer:
         resumed = answer.status == http.HTTPStatus.PARTIAL_CONTENT
-        had = had if resumed else 0
+        received = received if resumed else 0
         length = answer.headers.get("Content-Length", "")
-        total = had + int(length) if length.isdigit() else None
+        total = received + int(length) if length.isdigit() else None
         with part.open("ab" if resumed else "wb") as out:
-            while piece := answer.read(_PIECE):
-                out.write(piece)
-                had += len(piece)
-                if had > _MOST_BYTES:
+            while chunk := answer.read(_CHUNK_BYTES):
+                out.write(chunk)
+                received += len(chunk)
+                if received > _MOST_BYTES:
                     raise ValueError(f"sent more than {_MOST_BYTES >> 30} GiB")
                 if progress is not None:
-                    progress(name, had, total)
+                    progress(name, received, total)
             out.flush()
             os.fsync(out.fileno())
-    if total is not None and had < total:
-        raise http.client.IncompleteRead(b"", total - had)
+    if total is not None and received < total:
+        raise http.client.IncompleteRead(b"", total - received)
 
 
-def _why(error: Exception) -> str:
+def _reason(error: Exception) -> str:
     if isinstance(error, urllib.error.HTTPError):
         return f"answered {error.code} {error.reason}"
     if isinstance(error, http.client.IncompleteRead):
-        return f"broke off with {error.expected or 'some'} bytes missing (the next try goes on from there)"
+        return f"closed the connection with {error.expected or 'some'} bytes missing (the next try resumes there)"
     reason = getattr(error, "reason", error)
-    said = getattr(reason, "strerror", None) or str(reason) or type(reason).__name__
-    return f"could not be reached ({said.rstrip('.')})"
+    text = getattr(reason, "strerror", None) or str(reason) or type(reason).__name__
+    return f"could not be reached ({text.rstrip('.')})"
 
 
 def _sha256(path: Path) -> str:

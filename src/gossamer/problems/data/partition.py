@@ -1,4 +1,4 @@
-"""Which client holds which rows: from the paper's unshuffled split to Dirichlet mixtures."""
+"""Partitions of the rows among clients: from the paper's unshuffled split to Dirichlet mixtures."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -15,11 +15,11 @@ _TURNS = 20
 
 
 class Partition(ABC):
-    """A rule that shares out the rows of a data set."""
+    """A rule that divides the rows of a data set among clients."""
 
     @abstractmethod
     def __call__(self, labels: npt.NDArray[Any], sizes: Indices, random: np.random.Generator) -> list[Indices]:
-        """The row numbers of each client; client i is to get `sizes[i]` of them, each row once at most."""
+        """The row numbers of each client; client i gets `sizes[i]` of them, and no row is used twice."""
 
 
 def split(
@@ -28,11 +28,11 @@ def split(
     """The row numbers of each client.
 
     Args:
-        labels: Of all rows.
-        clients: How many share them.
+        labels: Labels of all rows.
+        clients: Number of clients.
         partition: `"sorted"`, `"iid"`, `"by_label"`, `"dirichlet:0.5"`, `"shards:2"`.
-        seed: Of a random partition.
-        equal: Give every client as many rows and drop the remainder, as the paper does; else keep every row.
+        seed: Seed of a random partition.
+        equal: Give every client equally many rows and drop the remainder, as in the paper; else keep all rows.
     """
     clients, seed = check_integer("clients", clients, 1), check_integer("seed", seed, 0)
     check_bool("equal", equal)
@@ -42,12 +42,12 @@ def split(
     if not isinstance(rule, Partition):
         raise InputError(f"`partition` must be a name such as 'sorted' or 'dirichlet:0.5', got {partition!r}.")
     if labels.ndim != 1 and not isinstance(rule, IID):
-        raise InputError(f"Labels of shape {labels.shape} cannot be told apart by {partition!r}; take 'iid'.")
+        raise InputError(f"Labels of shape {labels.shape} cannot be split by {partition!r}; use 'iid'.")
     sizes = np.full(clients, len(labels) // clients)
     if not equal:
         sizes[: len(labels) % clients] += 1
     shares = rule(labels, sizes, np.random.default_rng(seed))
-    if equal:  # by_label gives as many as there are
+    if equal:  # by_label ignores the sizes
         least = min(map(len, shares))
         shares = [share[:least] for share in shares]
     return [np.asarray(share, np.int64) for share in shares]
@@ -61,7 +61,7 @@ def _cut(order: npt.NDArray[Any], sizes: Indices) -> list[Indices]:
 @partitions.register("sorted")
 @dataclass(frozen=True)
 class Sorted(Partition):
-    """The paper's unshuffled split: rows in the order of their labels, so that most clients see one label alone."""
+    """The paper's unshuffled split: rows in the order of their labels, so that most clients see one label only."""
 
     def __call__(self, labels: npt.NDArray[Any], sizes: Indices, random: np.random.Generator) -> list[Indices]:
         """Consecutive rows."""
@@ -81,10 +81,10 @@ class IID(Partition):
 @partitions.register("by_label")
 @dataclass(frozen=True)
 class ByLabel(Partition):
-    """Client i holds label i alone; more clients than labels share a label, fewer hold several."""
+    """Client i holds label i only; with more clients than labels, clients share labels, and vice versa."""
 
     def __call__(self, labels: npt.NDArray[Any], sizes: Indices, random: np.random.Generator) -> list[Indices]:
-        """All rows of a client's labels, whatever `sizes` says."""
+        """All rows of a client's labels; `sizes` is ignored."""
         classes, clients = np.unique(labels), len(sizes)
         if len(classes) > max(1000, clients):
             raise InputError(f"'by_label' needs labels that repeat, but there are {len(classes):,} different ones.")
@@ -108,7 +108,7 @@ class Dirichlet(Partition):
     """Each client draws its mix of labels from a Dirichlet distribution (Hsu, Qi and Brown, 2019).
 
     Args:
-        alpha: Small: one or two labels a client; large: everybody's mix is that of the data.
+        alpha: Small values give one or two labels per client, large values the same mix to all.
     """
 
     alpha: float = 0.5
@@ -119,9 +119,9 @@ class Dirichlet(Partition):
             raise InputError(f"`alpha` of 'dirichlet' must lie between 1e-6 and 1e6, got {self.alpha!r}.")
 
     def __call__(self, labels: npt.NDArray[Any], sizes: Indices, random: np.random.Generator) -> list[Indices]:
-        """Sizes as asked for; where a label runs out, its share goes to those that are left.
+        """Exactly `sizes`; when a label runs out, the remaining labels fill its share.
 
-        Clients take turns, a twentieth of their rows at a time, so that what is left in the end is nobody's lot alone.
+        Clients take turns, a twentieth of their rows at a time, so that no client gets all of what remains at the end.
         """
         classes, counts = np.unique(labels, return_counts=True)
         pools = [random.permutation(np.flatnonzero(labels == label)).tolist() for label in classes]
@@ -146,7 +146,7 @@ class Shards(Partition):
     """Rows sorted by label are cut into shards, and each client gets k of them at random (McMahan et al., 2017).
 
     Args:
-        k: Shards a client.
+        k: Shards per client.
     """
 
     k: int = 2
@@ -155,7 +155,7 @@ class Shards(Partition):
         settle(self, k=check_integer("k", self.k, 1))
 
     def __call__(self, labels: npt.NDArray[Any], sizes: Indices, random: np.random.Generator) -> list[Indices]:
-        """Sizes as asked for: a client's shards are as equal as they can be."""
+        """Exactly `sizes`; a client's shards have nearly equal sizes."""
         clients = len(sizes)
         if self.k > sizes.min():
             raise InputError(f"'shards' cannot cut the {sizes.min()} rows of a client into k = {self.k} shards.")

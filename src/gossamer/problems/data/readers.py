@@ -1,4 +1,4 @@
-"""Reading data files: LIBSVM text and idx images, packed or not, checked."""
+"""Readers of data files: LIBSVM text and idx images, plain or compressed."""
 
 import bz2
 import gzip
@@ -22,23 +22,23 @@ PACKINGS: dict[str, Callable[[IO[bytes]], IO[bytes]]] = {
     ".gz": gzip.open,  # type: ignore[dict-item]
     "": lambda packed: packed,
 }
-_MOST_BYTES = 4 << 30  # unpacked
+_MOST_BYTES = 4 << 30  # uncompressed
 _MOST_DENSE_BYTES = 8 << 30
 _IDX_LABELS, _IDX_IMAGES = 2049, 2051  # the magic numbers of the format
 
 
 def packing_of(path: Path) -> str:
-    """The ending that says how a file is packed."""
+    """The suffix of a compressed file; empty for a plain one."""
     return path.suffix if path.suffix in PACKINGS else ""
 
 
 def read_bytes(path: Path, sha256: str | None = None) -> bytes:
-    """The unpacked bytes of a file; `sha256` is their checksum, however the file is packed."""
+    """The uncompressed bytes of a file; `sha256` is their checksum."""
     try:
         with path.open("rb") as packed, PACKINGS[packing_of(path)](packed) as unpacked:
             content = unpacked.read(_MOST_BYTES + 1)
         if len(content) > _MOST_BYTES:
-            raise ValueError(f"it unpacks to more than {_MOST_BYTES >> 30} GiB")
+            raise ValueError(f"it is larger than {_MOST_BYTES >> 30} GiB")
     except (lzma.LZMAError, EOFError, gzip.BadGzipFile, zlib.error, ValueError) as error:
         raise DataError(f"The data file '{path}' is damaged: {str(error).rstrip('.')}; fetch it again.") from None
     except OSError as error:
@@ -83,7 +83,7 @@ def read_libsvm(path: Path, sha256: str | None = None) -> tuple[Array, Array]:
     if size > _MOST_DENSE_BYTES:
         raise DataError(
             f"'{path}' has {sparse.shape[0]:,} rows of {sparse.shape[1]:,} features, {size / 2**30:.0f} GiB when "
-            f"stored densely; the limit is {_MOST_DENSE_BYTES >> 30} GiB, so take fewer rows or features."
+            f"stored densely; the limit is {_MOST_DENSE_BYTES >> 30} GiB, so use fewer rows or features."
         )
     dense = sparse.toarray()
     if not np.isfinite(dense).all():
@@ -93,7 +93,7 @@ def read_libsvm(path: Path, sha256: str | None = None) -> tuple[Array, Array]:
 
 
 def _bad_line(content: bytes) -> str:
-    """Where a LIBSVM reader stumbles; only looked for once it has."""
+    """The first invalid line of a LIBSVM file, for the error message."""
     for number, line in enumerate(content.splitlines(), 1):
         words = line.split(b"#")[0].split()
         try:

@@ -1,4 +1,4 @@
-"""The rows of all clients in one tensor, and the bookkeeping of who holds which."""
+"""The rows of all clients in one tensor, and which client holds which."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -13,8 +13,8 @@ from gossamer.errors import InputError
 class Rows:
     """Features and labels of all clients, one client's rows after another's.
 
-    Pixels stay bytes until they are used, and become (byte - shift) / scale then: that is a quarter of the memory, and
-    of what is read at random for a minibatch.
+    Pixels are stored as bytes, and converted to (byte - shift) / scale when used. This takes a quarter of the
+    memory, and of the random reads for a minibatch.
     """
 
     def __init__(
@@ -27,7 +27,7 @@ class Rows:
         scale: float = 1.0,
     ) -> None:
         self.features, self.labels = features, labels  # (rows, ...), (rows, ...)
-        self.named: Tensor | None = None  # the data set's own labels, where an objective has made others of them
+        self.named: Tensor | None = None  # the data set's labels, if the objective transforms them
         self.dtype, self._shift, self._scale = dtype or features.dtype, shift, scale
         self._taken, self._scaled = features[:0], features[:0].to(self.dtype)
         self.counts = list(counts)
@@ -38,7 +38,7 @@ class Rows:
         self.first = torch.cumsum(self.per_client, 0) - self.per_client
         self._first_column = self.first[:, None]
         self.width = features[0].numel()
-        # f is the mean over clients: where they hold different numbers of rows, a row of a small client weighs more.
+        # f is the mean over clients, so a row of a client with few rows weighs more.
         share = self.total / (self.clients * self.per_client.double())
         self.weights = None if self.are_equal else torch.repeat_interleave(share, self.per_client)
 
@@ -53,7 +53,7 @@ class Rows:
         shift: float = 0.0,
         scale: float = 1.0,
     ) -> "Rows":
-        """The rows whose numbers are in `shares[i]` to client i; labels of classes stay integers."""
+        """Give client i the rows with numbers `shares[i]`; class labels stay integers."""
         order = np.concatenate(shares)
         x, y = (torch.from_numpy(np.ascontiguousarray(_native(part[order]))) for part in (features, labels))
         kept = y.to(device, dtype if y.is_floating_point() else torch.int64)
@@ -62,31 +62,31 @@ class Rows:
         x = x.to(device, dtype)
         if not torch.isfinite(x).all():
             row = int((~torch.isfinite(x.reshape(len(x), -1)).all(dim=1)).nonzero()[0])
-            raise InputError(f"Row {int(order[row])} has a feature that does not fit into {str(dtype)[6:]}.")
+            raise InputError(f"Row {int(order[row])} has a feature too large for {str(dtype)[6:]}.")
         x = x.sub_(shift).div_(scale) if (shift, scale) != (0, 1) else x
         return cls(x, kept, [len(share) for share in shares])
 
     def only(self, client: int) -> "Rows":
-        """One client's rows, in memory of their own."""
+        """A copy of one client's rows."""
         begin = sum(self.counts[:client])
         mine = slice(begin, begin + self.counts[client])
         parts = (self.features[mine].clone(), self.labels[mine].clone())
         return Rows(*parts, [self.counts[client]], self.dtype, self._shift, self._scale)
 
     def content(self) -> list[Any]:
-        """What a fingerprint covers: all rows, and who holds which."""
+        """What a fingerprint covers: all rows, and which client holds which."""
         return [self.features, self.labels, self.counts, str(self.dtype), self._shift, self._scale]
 
     def inputs(self, which: Tensor | slice | list[int]) -> Tensor:
         """The features of some rows, as numbers."""
         rows = self.features[which]
-        # A module may work in place: what it gets is not ours.
+        # A module may change its input in place, so it gets a copy.
         return rows.clone() if self._is_plain and isinstance(which, slice) else self._numbers(rows)
 
     def take(self, flat: Tensor) -> Tensor:
-        """As `inputs`, for the row numbers of a minibatch, in memory that the next call uses again.
+        """As `inputs`, for the row numbers of a minibatch, in memory that the next call reuses.
 
-        (The pages of fresh memory would cost more than the rows.)
+        (Allocating fresh memory would cost more than reading the rows.)
         """
         count = len(flat)
         if len(self._taken) < count:
@@ -106,13 +106,13 @@ class Rows:
         return (numbers.sub_(self._shift) if self._shift else numbers).mul_(1 / self._scale)
 
     def index(self, batch: Tensor) -> Tensor:
-        """Where the rows `batch` (seeds * clients, b), counted within each client, stand in the whole."""
+        """Convert row numbers within each client, `batch` (seeds * clients, b), to positions in the whole tensor."""
         if len(batch) == self.clients:
             return batch + self._first_column
         return (batch.view(-1, self.clients, batch.shape[1]) + self._first_column).view(batch.shape)
 
     def label_counts(self, most: int) -> tuple[list[str], list[list[int]]] | None:
-        """The labels, and how many rows of each every client has; None where there are more than `most`."""
+        """The labels, and the number of rows per client and label; None if there are more than `most` labels."""
         labels = self.labels if self.named is None else self.named
         if labels.ndim != 1:
             return None
@@ -131,7 +131,7 @@ class Rows:
 
 
 def _native(values: Any) -> Any:
-    """Numbers as torch knows them: in this machine's order of bytes, of at most 64 bits."""
+    """Convert to a dtype that torch supports: native byte order, at most 64 bits."""
     if values.dtype.kind == "f" and values.dtype.itemsize > 8:
         return values.astype(np.float64)
     if values.dtype.kind == "u" and values.dtype.itemsize > 1:

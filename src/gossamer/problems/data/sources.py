@@ -1,28 +1,28 @@
-"""Known data files: their checksums, and where they can be had."""
+"""Known data files: their checksums and download addresses."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class File:
-    """A file that can be fetched."""
+    """A file that can be downloaded."""
 
     name: str
     sha256: str
-    """Of the file as the sources serve it: a download is compared with this before it is unpacked."""
+    """Checksum of the file as served, which a download must match."""
     sources: tuple[str, ...]
     """The official source first."""
     unpacked_sha256: str | None = None
-    """Of its content, where the sources serve it packed."""
+    """Checksum of its content, if the file is compressed."""
 
     @property
     def content_sha256(self) -> str:
-        """What the content of a file on the disk is compared with, however the file is packed."""
+        """Checksum of the uncompressed content."""
         return self.unpacked_sha256 or self.sha256
 
     @property
     def urls(self) -> list[str]:
-        """The addresses of the file."""
+        """The download addresses, in order of preference."""
         return [f"{source}/{self.name}" for source in self.sources]
 
 

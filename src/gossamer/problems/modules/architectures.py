@@ -1,4 +1,4 @@
-"""The networks of the BEER paper, and a small ResNet: modules made to fit a data set."""
+"""The networks of the BEER paper and a small ResNet, sized for a data set."""
 
 import dataclasses
 import functools
@@ -21,10 +21,10 @@ Shape = tuple[int, ...]
 
 
 def network(name: str, **defaults: Any) -> Callable[[Callable[..., nn.Module]], Callable[..., ModuleProblem]]:
-    """Make an objective of a function that builds a module for rows of some shape and a number of classes.
+    """Turn a function that builds a module for a row shape and a number of classes into an objective.
 
-    The objective takes the function's own settings, `init_seed` for the starting weights (which are torch's own), and
-    everything that `module_problem` takes but the module and the loss, with `defaults` of its own.
+    The objective takes the function's settings, `init_seed` for the initial weights (torch's default ones), and all
+    arguments of `module_problem` except the module and the loss, with `defaults` for some of them.
     """
 
     def make(build: Callable[..., nn.Module]) -> Callable[..., ModuleProblem]:
@@ -69,9 +69,9 @@ def one_hidden_layer(shape: Shape, classes: int, *, hidden: int = 32) -> nn.Modu
         data: `"mnist"`, `"fashion_mnist"`, `"digits"` (embedded), or any other with classes.
         hidden: Units (the paper's text says 32 and 64; its published run has 32, 25,450 parameters on MNIST, and takes
             `pixels="raw"`).
-        init_seed: Of the starting weights, which are torch's own.
+        init_seed: Seed of the initial weights (torch's default initialisation).
 
-    The others are as for `module_problem`.
+    The other arguments are those of `module_problem`.
     """
     hidden = check_integer("hidden", hidden, 1, 10**6)
     inputs = torch.Size(shape).numel()
@@ -80,16 +80,16 @@ def one_hidden_layer(shape: Shape, classes: int, *, hidden: int = 32) -> nn.Modu
 
 @network("cnn", data="mnist", partition="by_label", pixels="standard")
 def cnn(shape: Shape, classes: int, *, running_stats: bool = True) -> nn.Module:
-    """The network of the paper's section 5.3: two convolutions of 5 x 5 with batch norm, ReLU and pooling, and a layer.
+    """The network of the paper's section 5.3: two 5 x 5 convolutions with batch norm, ReLU, pooling; one linear layer.
 
     16 and 32 channels; 29,034 parameters on MNIST.
 
     Args:
         data: Images with classes.
-        running_stats: Whether batch norm keeps running means for evaluation; else it uses each batch's own.
-        init_seed: Of the starting weights, which are torch's own.
+        running_stats: Whether batch norm keeps running means for evaluation; else it uses the statistics of each batch.
+        init_seed: Seed of the initial weights (torch's default initialisation).
 
-    The others are as for `module_problem`.
+    The other arguments are those of `module_problem`.
     """
     check_bool("running_stats", running_stats)
     channels, height, width = _image(shape, "A convolutional network")
@@ -108,11 +108,11 @@ def resnet(shape: Shape, classes: int, *, blocks: int = 3, norm: Norm = "batch")
 
     Args:
         data: Images with classes.
-        blocks: A stage; 3 makes a ResNet-20.
+        blocks: Blocks per stage; 3 makes a ResNet-20.
         norm: `"batch"`, whose running means belong to a client, or `"group"`, which has none.
-        init_seed: Of the starting weights, which are torch's own.
+        init_seed: Seed of the initial weights (torch's default initialisation).
 
-    The others are as for `module_problem`.
+    The other arguments are those of `module_problem`.
     """
     blocks = check_integer("blocks", blocks, 1)
     check_choice("norm", norm, ("batch", "group"))
@@ -125,7 +125,7 @@ def resnet(shape: Shape, classes: int, *, blocks: int = 3, norm: Norm = "batch")
 
 
 class _Block(nn.Module):
-    """Two convolutions of 3 x 3 and a way around them."""
+    """Two 3 x 3 convolutions and a skip connection."""
 
     def __init__(self, before: int, after: int, stride: int, norm: Norm) -> None:
         super().__init__()
@@ -141,7 +141,7 @@ class _Block(nn.Module):
             self.around = nn.Sequential(nn.Conv2d(before, after, 1, stride, bias=False), _norm(after, norm))
 
     def forward(self, x: Tensor) -> Tensor:
-        """ReLU of the sum of both ways."""
+        """ReLU of the sum of both paths."""
         return torch.relu(self.path(x) + self.around(x))
 
 
@@ -159,7 +159,7 @@ def _image(shape: Shape, what: str) -> tuple[int, int, int]:
 
 
 def _classes(dataset: Dataset) -> int:
-    """How many classes a data set has; they must be 0, 1, ..."""
+    """The number of classes of a data set, which must be 0, 1, ..."""
     classes = dataset.classes("The network")
     if classes.tolist() != list(range(len(classes))):
         shown = ", ".join(f"{value:g}" for value in classes[:5])

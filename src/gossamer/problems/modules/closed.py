@@ -1,4 +1,4 @@
-"""Gradients in closed form of networks made of linear layers: one batched product a layer, for all clients at once."""
+"""Closed-form gradients of networks of linear layers: one batched product per layer for all clients."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from functools import cached_property
 import torch
 from torch import Tensor, nn
 
-# Activations, and what they make of a gradient, from their own output.
+# Activations, and their backward functions in terms of the output.
 _ACTIVATIONS: dict[type[nn.Module], tuple[Callable[[Tensor], Tensor], Callable[[Tensor, Tensor], Tensor]]] = {
     nn.Sigmoid: (torch.sigmoid, torch.ops.aten.sigmoid_backward),
     nn.Tanh: (torch.tanh, torch.ops.aten.tanh_backward),
@@ -23,7 +23,7 @@ class LayerStack:
 
     @staticmethod
     def of(module: nn.Module, loss: object) -> "LayerStack | None":
-        """The module as a stack, if it is one."""
+        """The module as a stack; None if it is not one."""
         plain = type(loss) is nn.CrossEntropyLoss and (
             (loss.weight, loss.reduction, loss.label_smoothing) == (None, "mean", 0.0)
         )
@@ -44,15 +44,15 @@ class LayerStack:
         return None if tied or any(True for _ in module.buffers()) else stack
 
     def gradient(self, x: Tensor, inputs: Tensor, labels: Tensor, out: Tensor) -> None:
-        """Into `out` (k, d): of mean cross-entropy, for models (k, d), rows (k, b, ...) and labels (k, b)."""
+        """Write into `out` (k, d) the gradients at models (k, d), on rows (k, b, ...) with labels (k, b)."""
         weights = self._views(x)
-        kept = [inputs.flatten(2)]  # what each layer took
+        kept = [inputs.flatten(2)]  # the input of each layer
         for layer, (weight, bias) in zip(self.layers[:-1], weights, strict=False):
             if weight is None or bias is None:
                 kept.append(_ACTIVATIONS[type(layer)][0](kept[-1]))
             else:
                 kept.append(torch.bmm(kept[-1], weight.mT).add_(bias[:, None]))
-        # Logits as (k, classes, b): torch's softmax is ten times faster over the middle than over a short end.
+        # Logits as (k, classes, b): torch's softmax is ten times slower over a short last dimension.
         last, bias = weights[-1]
         assert last is not None
         assert bias is not None

@@ -1,4 +1,4 @@
-"""Any `nn.Module` as a problem: its parameters as one vector, its gradients client by client or all at once."""
+"""Any `nn.Module` as a problem: its parameters as one vector, and gradients for all clients."""
 
 import copy
 import os
@@ -12,7 +12,7 @@ from torch.func import functional_call, grad, vmap
 from torch.nn.modules.conv import _ConvNd
 
 from gossamer.errors import InputError, check_choice
-from gossamer.problems.base import Problem, as_device, as_dtype
+from gossamer.problems.base import Facts, Problem, as_device, as_dtype
 from gossamer.problems.data.datasets import Dataset, load
 from gossamer.problems.data.partition import Partition, split
 from gossamer.problems.data.rows import Rows
@@ -23,36 +23,36 @@ from gossamer.problems.modules.trial import Loss, module_content, own_generator,
 Gradients = Literal["auto", "closed", "vmap", "loop"]
 Pixels = Literal["unit", "raw", "standard"]
 
-_GROUP_BYTES = 8 << 20  # of models and rows handled at once on a CPU: what its caches hold
-_ROWS = 500  # rows of a client, or of the whole, that go through a module at once on a CPU
+_GROUP_BYTES = 8 << 20  # of models and rows handled at once on a CPU, to fit its caches
+_ROWS = 500  # rows that go through a module at once on a CPU
 
 
 class ModuleProblem(Problem):
     """f_i(x) = the loss of the module with parameters x, mean over client i's rows.
 
-    Gradients are taken in training mode, everything that is measured in evaluation mode. Buffers (the running means of
-    batch norm) belong to a client: they follow its gradients, are stored beside its model, and are averaged with the
-    models for evaluation.
+    Gradients use training mode, measurements evaluation mode. Buffers (the running means of batch norm) belong to a
+    client: its gradients update them, they are stored beside its model, and are averaged with the models for
+    evaluation.
     """
 
     measures_clients = False
     rows: Rows
 
     def __init__(
-        self, module: nn.Module, loss: Loss, rows: Rows, test: Rows | None, gradients: Gradients, about: dict[str, Any]
+        self, module: nn.Module, loss: Loss, rows: Rows, test: Rows | None, gradients: Gradients, about: Facts
     ) -> None:
         self.rows, self.test, self.loss = rows, test, loss
         self.dtype, self.device = rows.dtype, rows.features.device
         self._about = about
         try:
             own = copy.deepcopy(module).to(self.device, self.dtype)
-        except Exception as error:  # lazy modules, and whatever a user's own may raise
+        except Exception as error:  # lazy modules, and user code
             raise InputError(f"The module cannot be copied: {str(error).split(chr(10))[0].rstrip('.')}.") from None
         self.module = own.train()
         self._judged = copy.deepcopy(own).eval()
         trained = {name: p for name, p in own.named_parameters() if p.requires_grad}
         if any(isinstance(p, nn.parameter.UninitializedParameter) for p in trained.values()):
-            raise InputError("The module has lazy parameters; call it on a batch once, so that they take their shapes.")
+            raise InputError("The module has lazy parameters; call it once on a batch to initialise them.")
         if not trained:
             raise InputError("The module has no parameters to train.")
         self._shapes = {name: p.shape for name, p in trained.items()}
@@ -65,15 +65,15 @@ class ModuleProblem(Problem):
         self.is_random, self.least_batch = try_out(self.module, loss, rows, test)
         side_by_side: Function = vmap(grad(self._with_buffers, has_aux=True))
         self._side_by_side = Replay(side_by_side) if can_replay(self.module, loss, self.device) else side_by_side
-        self._measured = _ROWS if self.device.type == "cpu" else 20 * _ROWS  # rows at once: a GPU likes many
+        self._measured = _ROWS if self.device.type == "cpu" else 20 * _ROWS  # rows at once; more on a GPU
         self.gradients = self._choose(gradients)
 
     def _choose(self, asked: Gradients) -> Gradients:
-        """The fastest way to gradients for this module on this device, by rules that were measured.
+        """Choose how to compute gradients for this module on this device, by rules from measurements.
 
-        Layers of nn.Linear have closed forms. Convolutions under vmap are slower than a loop on a CPU, and faster on a
-        GPU. Randomness of a module's own must follow its client's stream, which a loop alone can give; and what vmap
-        cannot do is left to the loop.
+        Stacks of nn.Linear have closed forms. Convolutions under vmap are slower than a loop on a CPU, and faster on a
+        GPU. Random numbers of a module must follow its client's stream, which only a loop allows. Modules that vmap
+        does not support use the loop.
         """
         check_choice("gradients", asked, ("auto", "closed", "vmap", "loop"))
         classes = (
@@ -81,9 +81,9 @@ class ModuleProblem(Problem):
         )
         stack = LayerStack.of(self.module, self.loss) if classes else None
         if asked == "closed" and stack is None:
-            raise InputError("Closed forms are known for nn.Sequential of linear layers and activations; take 'auto'.")
+            raise InputError("Closed forms exist for nn.Sequential of linear layers and activations only; use 'auto'.")
         if self.is_random and asked in ("closed", "vmap"):
-            raise InputError(f"A module with randomness of its own needs gradients='loop', got {asked!r}.")
+            raise InputError(f"A module that draws random numbers needs gradients='loop', got {asked!r}.")
         self._stack = stack
         if asked != "auto":
             return asked
@@ -123,7 +123,7 @@ class ModuleProblem(Problem):
     ) -> Tensor:
         """Row i: the gradient of client i's loss over its rows `batch[i]`, or over all of them, 500 at a time.
 
-        `buffers` are changed in place, as training a module does; `seeds` are for modules with randomness of their own.
+        `buffers` are updated in place, as in training; `seeds` are for modules that draw random numbers.
         """
         buffers = self.new_buffers(len(x)) if buffers is None else buffers
         out = torch.empty_like(x)
@@ -138,7 +138,7 @@ class ModuleProblem(Problem):
         return out
 
     def _groups(self, models: int, rows: int) -> Iterator[slice]:
-        """Models that are handled together."""
+        """Groups of models to handle together."""
         if self.gradients == "loop":
             together = models
         else:
@@ -154,11 +154,11 @@ class ModuleProblem(Problem):
         who = torch.arange(group.start, group.stop, device=self.device) % self.clients
         first, counts = self.rows.first[who], self.rows.per_client[who]
         total = torch.zeros(x.shape, dtype=torch.float64, device=self.device)
-        pieces = (counts + _ROWS - 1) // _ROWS  # of as equal size as can be: batch norm cannot do with one row
+        pieces = (counts + _ROWS - 1) // _ROWS  # of nearly equal size: batch norm needs more than one row
         for piece in range(int(pieces.max())):
             begin, end = (torch.minimum(counts * k // pieces, counts) for k in (piece, piece + 1))
             sizes = end - begin
-            for size in sorted(set(sizes.tolist()) - {0}):  # one, but where clients hold different numbers of rows
+            for size in sorted(set(sizes.tolist()) - {0}):  # several if clients hold different numbers of rows
                 some = (sizes == size).nonzero()[:, 0]
                 index = (first + begin)[some, None] + torch.arange(size, device=self.device)
                 own = {name: b[some] for name, b in buffers.items()}
@@ -190,7 +190,7 @@ class ModuleProblem(Problem):
         return gradient
 
     def _with_buffers(self, flat: Tensor, inputs: Tensor, labels: Tensor, own: Buffers) -> tuple[Tensor, Buffers]:
-        """The loss of one client, and its buffers after it."""
+        """The loss of one client, and its updated buffers."""
         after = {name: b.clone() for name, b in own.items()}
         return self._loss(self.module, flat, after, inputs, labels), after
 
@@ -220,16 +220,16 @@ class ModuleProblem(Problem):
     # Buffers
 
     def new_buffers(self, models: int) -> dict[str, Tensor]:
-        """The module's buffers, once for each of so many models."""
+        """A copy of the module's buffers for each model."""
         return {name: b.expand(models, *b.shape).clone() for name, b in self._buffers.items()}
 
     def with_buffers(self, x: Tensor, buffers: dict[str, Tensor]) -> Tensor:
-        """Models (k, d) with their buffers behind them, as numbers that can be averaged; counters are left out."""
+        """Models (k, d) with their floating-point buffers appended, to be averaged; counters are left out."""
         floats = [b.reshape(len(b), -1).to(x.dtype) for b in buffers.values() if b.is_floating_point()]
         return torch.cat([x, *floats], dim=1) if floats else x
 
     def as_module(self, x: Tensor) -> nn.Module:
-        """A copy of the module with these parameters: a model (d,), or `run.average` with the buffers behind it."""
+        """A copy of the module with these parameters: a model (d,), or `run.average` with its buffers appended."""
         module = copy.deepcopy(self._judged)
         with torch.no_grad():
             named = dict(module.named_parameters()) | dict(module.named_buffers())
@@ -238,7 +238,7 @@ class ModuleProblem(Problem):
         return module
 
     def _parts(self, x: Tensor) -> dict[str, Tensor]:
-        """Parameters and, if they stand behind them, buffers."""
+        """Parameters and, if appended, buffers."""
         x = x.to(self.device, self.dtype)
         parts, at = self._named(x), self.d
         for name, b in self._buffers.items():
@@ -250,7 +250,7 @@ class ModuleProblem(Problem):
     # Measuring
 
     def evaluate(self, models: Tensor) -> dict[str, Tensor]:
-        """Loss and gradient norm over all rows, in evaluation mode, added up in float64."""
+        """Loss and gradient norm over all rows, in evaluation mode, summed in float64."""
         losses, norms = zip(*((loss, gradient.norm()) for loss, gradient in map(self._value, models)), strict=True)
         return {"loss": torch.stack(losses), "grad_norm": torch.stack(norms)}
 
@@ -268,7 +268,7 @@ class ModuleProblem(Problem):
         return total, gradient
 
     def _pieces(self) -> Iterator[tuple[slice, float]]:
-        """Rows that are measured together, and their weight in f."""
+        """Rows to measure together, and their weight in f."""
         for mine in [slice(0, self.rows.total)] if self.rows.are_equal else self.rows.by_client():
             weight = 1.0 if self.rows.are_equal else 1 / self.clients
             for begin in range(mine.start, mine.stop, self._measured):
@@ -300,9 +300,9 @@ class ModuleProblem(Problem):
         return self._start.clone()
 
     def smoothness(self, x: Tensor | None = None, steps: int = 30) -> float:
-        """The largest size of an eigenvalue of a client's Hessian at x (by default x0), by power iteration.
+        """The largest absolute eigenvalue of a client's Hessian at x (by default x0), by power iteration.
 
-        A local figure, from below; it takes `steps` passes over all rows, with two gradients each.
+        A local estimate from below. It takes `steps` passes over all rows, with two gradients each.
         """
         at = (self.x0() if x is None else x)[: self.d].detach().to(self.device, self.dtype)
         return max(self._curvature(at, mine, steps) for mine in self.rows.by_client())
@@ -328,9 +328,9 @@ class ModuleProblem(Problem):
             direction = (product / largest).to(self.dtype)
         return largest
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> Facts:
         """The module, the data and its split."""
-        about = {"module": type(self.module).__name__, "gradients": self.gradients}
+        about: Facts = {"module": type(self.module).__name__, "gradients": self.gradients}
         return super().describe() | about | self._about
 
 
@@ -349,27 +349,27 @@ def module_problem(
     seed: int = 0,
     dtype: str | torch.dtype = "float32",
     device: str | torch.device = "cpu",
-    about: dict[str, Any] | None = None,
+    about: Facts | None = None,
 ) -> ModuleProblem:
-    """Any `nn.Module` with any loss, its data shared out among clients.
+    """Any `nn.Module` with any loss, and data divided among clients.
 
     Args:
-        module: Takes a batch of rows, returns one tensor; its parameters are where all clients start.
+        module: Takes a batch of rows, returns one tensor; all clients start from its parameters.
         data: A torch `Dataset` of (features, label) pairs, a pair of arrays or tensors, or the name of a data set.
         loss: Of (output, labels), the mean over the rows; cross-entropy unless given.
-        clients: How many share the rows.
+        clients: Number of clients.
         partition: `"sorted"` by label, `"iid"`, `"by_label"`, `"dirichlet:0.5"` or `"shards:2"`.
-        equal: As many rows for every client, the remainder dropped; else all rows are kept.
+        equal: Give every client equally many rows and drop the remainder; else keep all rows.
         pixels: What to do with images of a named data set: divide by the largest value (`"unit"`), leave them as they
             are (`"raw"`), or bring them to mean 0 and deviation 1 over the training rows (`"standard"`).
-        gradients: `"auto"`, or how: in a `"closed"` form (layers of nn.Linear), for all clients at once by `"vmap"`, or
+        gradients: `"auto"`, in `"closed"` form (layers of nn.Linear), for all clients at once by `"vmap"`, or
             in a `"loop"` over clients.
-        data_dir: Where data files lie.
+        data_dir: Folder with data files.
         test: Test rows, like `data`.
-        seed: Of a random partition.
+        seed: Seed of a random partition.
         dtype: float32 or float64; the module is cast to it.
-        device: Where the tensors live.
-        about: More that a record should say of the problem.
+        device: Device of the tensors.
+        about: More facts for the records.
     """
     if not isinstance(module, nn.Module):
         raise InputError(f"`module` must be an nn.Module, got {type(module).__name__}.")
@@ -386,7 +386,7 @@ def module_problem(
     if dataset.test_features is not None and dataset.test_labels is not None:
         every = [np.arange(len(dataset.test_labels))]
         test_rows = Rows.share(dataset.test_features, dataset.test_labels, every, kind, where, shift, scale)
-    known = {"data": dataset.name, "partition": partition if isinstance(partition, str) else str(partition)}
+    known: Facts = {"data": dataset.name, "partition": partition if isinstance(partition, str) else str(partition)}
     known |= {"pixels": pixels} if dataset.peak != 1 else {}
     return ModuleProblem(module, loss, rows, test_rows, gradients, known | (about or {}))
 

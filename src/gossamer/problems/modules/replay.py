@@ -1,4 +1,4 @@
-"""Gradients of a module on a GPU, recorded once as a CUDA graph and replayed: one call for hundreds of kernels."""
+"""Gradients of a module on a GPU as a CUDA graph: one launch instead of hundreds of kernels."""
 
 from collections.abc import Callable
 
@@ -8,13 +8,13 @@ from torch import Tensor, nn
 Buffers = dict[str, Tensor]
 Function = Callable[[Tensor, Tensor, Tensor, Buffers], tuple[Tensor, Buffers]]
 
-_WARM = 3  # calls of a shape before it is worth recording, and what CUDA needs to choose its kernels
+_WARM = 3  # calls with one shape before recording, in which CUDA chooses its kernels
 
 
 class Replay:
-    """A pure function of tensors that, from its fourth call with the same shapes on, is a replay of its kernels.
+    """Wraps a pure function of tensors: from the fourth call with the same shapes on, its kernels are replayed.
 
-    The results are those of the function itself. The outputs are overwritten by the next call.
+    The results are the same. The outputs are overwritten by the next call.
     """
 
     def __init__(self, function: Function) -> None:
@@ -49,7 +49,7 @@ class Replay:
         buffers = dict(zip(names, rest, strict=True))
         here, beside = torch.cuda.current_stream(x.device), torch.cuda.Stream(x.device)  # type: ignore[no-untyped-call]
         beside.wait_stream(here)
-        with torch.cuda.stream(beside):  # CUDA wants the calls before a recording on a stream of their own
+        with torch.cuda.stream(beside):  # CUDA needs warm-up calls on a side stream before recording
             for _ in range(_WARM):
                 self.function(x, inputs, labels, buffers)
         here.wait_stream(beside)
@@ -59,6 +59,6 @@ class Replay:
 
 
 def can_replay(module: nn.Module, loss: object, device: torch.device) -> bool:
-    """Whether a module is made of torch's own layers and loss alone: a user's own may do more than launch kernels."""
+    """Whether module and loss are torch's own: user code may do more than launch kernels."""
     own = all(type(one).__module__.startswith("torch.nn.") for one in module.modules())
     return device.type == "cuda" and own and getattr(loss, "__module__", "") == "torch.nn.functional"

@@ -1,4 +1,4 @@
-"""A module, its loss and its data, tried out on a few rows before anything runs."""
+"""Checks of a module, its loss and its data on a few rows before a run."""
 
 import copy
 from collections.abc import Callable
@@ -15,12 +15,12 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 
 
 def own_generator(device: torch.device, enabled: bool = True) -> AbstractContextManager[None]:
-    """What is drawn inside leaves torch's own generators as they were."""
+    """Restore the state of torch's generators on exit."""
     return torch.random.fork_rng([device] if device.type == "cuda" else [], enabled=enabled)
 
 
 def try_out(module: nn.Module, loss: Loss, rows: Rows, test: Rows | None) -> tuple[bool, int]:
-    """Whether the module draws random numbers, and the least batch it can train on; a sentence if it does not fit."""
+    """Whether the module draws random numbers, and its smallest batch; an error if module and data do not match."""
     device = rows.features.device
     inputs, labels = rows.inputs(slice(0, min(4, rows.least))), rows.labels[: min(4, rows.least)]
     with own_generator(device), torch.no_grad():
@@ -36,16 +36,16 @@ def try_out(module: nn.Module, loss: Loss, rows: Rows, test: Rows | None) -> tup
         least = 1
         try:
             copy.deepcopy(module)(inputs[:1])
-        except Exception:  # batch norm has nothing to average over in one row
+        except Exception:  # batch norm needs at least two rows
             least = 2
     return is_random, least
 
 
 def module_content(module: nn.Module, loss: Loss, rows: Rows) -> list[Any]:
-    """What a fingerprint covers: the module as it prints, with its parameters, buffers and plain attributes, and its
-    loss on the first rows.
+    """What a fingerprint covers: the module's repr, parameters, buffers and plain attributes, and its loss on a few
+    rows.
 
-    The loss, to six digits, stands for the code of `forward` and of the loss, which a digest cannot see.
+    The loss, to six digits, represents the code of `forward` and of the loss, which a digest cannot cover.
     """
     few = slice(0, min(4, rows.least))
     with own_generator(rows.features.device), torch.no_grad():
@@ -67,7 +67,7 @@ def _outputs(module: nn.Module, inputs: Tensor) -> Tensor:
     shape = tuple(inputs.shape[1:])
     try:
         output = module(inputs)
-    except Exception as error:  # a user's own code may raise anything
+    except Exception as error:  # user code may raise anything
         flat = "; begin with nn.Flatten() if it takes flat rows" if len(shape) > 1 else ""
         raise InputError(f"The module does not take rows of shape {shape}: {_first(error)}{flat}.") from None
     if not isinstance(output, Tensor):

@@ -16,7 +16,7 @@ import torch
 from gossamer._version import __version__
 from gossamer.algorithms.base import Algorithm
 from gossamer.errors import InputError, RunError, StoppedError
-from gossamer.records.checkpoint import Checkpoint, Checkpoints, common, needed, under
+from gossamer.records.checkpoint import Checkpoint, Checkpoints, common, needed, resume_log, under
 from gossamer.records.record import record_name
 from gossamer.records.runs import finished_run
 from gossamer.runtime.exchange.rows import network_of
@@ -222,7 +222,7 @@ class _Runner:
         self.buffers = under("buffers.", found[start].tensors, self.worker.problem.device) or self.buffers
         self.seconds = float(found[start].facts["seconds"])
         self.journal.keep(start)
-        logger.info("%s with seed %d goes on after round %d.", self.task.label, self.task.seed, start)
+        resume_log.info("%s with seed %d resumes after round %d.", self.task.label, self.task.seed, start)
 
     def _expected(self, rounds: int) -> set[int]:
         """After which rounds there must be a row in the journal."""

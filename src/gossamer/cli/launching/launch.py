@@ -1,4 +1,4 @@
-"""Running a spec across real processes: `gossamer launch`, which starts the ranks and tells what came of them."""
+"""`gossamer launch`: run a spec across real processes, and show the results."""
 
 import argparse
 import contextlib
@@ -13,13 +13,13 @@ from typing import NoReturn
 from gossamer.cli.arguments.launch import TORCHRUN
 from gossamer.cli.commands.data import downloads
 from gossamer.cli.commands.run import make_room
-from gossamer.cli.launching.events import Event
+from gossamer.cli.launching.events import Event, Kind
 from gossamer.cli.launching.fleet import Fleet, Job, OneHost, Torchrun
 from gossamer.cli.launching.hosts import SeveralHosts, parse_hosts
 from gossamer.cli.launching.rank import be_a_rank, finished_records, prepared, show_launched
-from gossamer.cli.launching.supervise import Outcome, supervise
+from gossamer.cli.launching.supervise import LaunchOutcome, supervise
 from gossamer.cli.lines import complain, note, stop_signals
-from gossamer.cli.output import NEWS, launch_progress, waiting
+from gossamer.cli.output import launch_progress, waiting
 from gossamer.errors import InputError, RunError, StoppedError, check_integer, check_positive
 from gossamer.lock import alone_in
 from gossamer.paper import spec_path
@@ -49,18 +49,18 @@ def _folder(options: argparse.Namespace) -> Path:
 
 def _start(options: argparse.Namespace) -> int:
     folder = _folder(options)
-    with downloads(options.quiet), waiting("Reading the data, working out the weights", options.quiet):
+    with downloads(options.quiet), waiting("Reading the data, computing the weights", options.quiet):
         experiment = prepared(options, "cpu" if options.device else None)
     clients = experiment.problem.clients
     for method, _ in experiment.methods.values():
         warn_of_gamma(method, experiment.problem.d, experiment.mixing.rho)
     start = _starter(options, clients)
-    is_first = options.node_rank in (None, "0")  # on a disk that hosts share, one of them makes room
+    is_first = options.node_rank in (None, "0")  # where hosts share a disk, one of them prepares the folder
     folder.mkdir(parents=True, exist_ok=True)
-    # Several hosts may share the disk, and then one of them locks the folder for all.
+    # Where hosts share a disk, one of them locks the folder for all.
     with alone_in(folder) if _nodes(options) == 1 or options.node_rank == "0" else contextlib.nullcontext() as lock:
         if options.resume and not (folder / "checkpoints").is_dir() and finished_records(folder, experiment) is None:
-            note(f"There is nothing in '{folder}' to go on from: the run begins at its beginning.")
+            note(f"There is no checkpoint in '{folder}' to resume from; the run starts at round 0.")
         logs = folder / "logs"
         if is_first:
             make_room(folder, experiment, force=options.force, resume=options.resume)
@@ -72,7 +72,7 @@ def _start(options: argparse.Namespace) -> int:
         shutil.rmtree(logs / "torchrun", ignore_errors=True)
         records = finished_records(folder, experiment)
         if outcome.is_good and records is None and _nodes(options) > 1 and not outcome.ends:
-            note("This host's part is done; the records are on the host of rank 0.")
+            note("The ranks of this host are done; the records are on the host of rank 0.")
             return 0
         if not outcome.is_good or records is None:
             _explain(outcome, logs, folder)
@@ -81,7 +81,7 @@ def _start(options: argparse.Namespace) -> int:
 
 
 def _starter(options: argparse.Namespace, clients: int) -> Callable[[Path, int | None], Fleet]:
-    """Check how ranks are to be started; what starts them, given the folder of the logs and the lock."""
+    """Check the options; return a function that makes the fleet from the folder of the logs and the lock."""
     flags = {name: getattr(options, name.replace("-", "_")) for name in TORCHRUN}
     given = {name: value for name, value in flags.items() if value is not None}
     nodes, restarts = _nodes(options), options.max_restarts or 0
@@ -89,10 +89,10 @@ def _starter(options: argparse.Namespace, clients: int) -> Callable[[Path, int |
     job = Job(arguments, "", clients, count=clients, variables=variables)
     if options.hosts is not None:
         if given:
-            raise InputError(f"--hosts says which hosts there are; leave --{next(iter(given))} out, or --hosts.")
+            raise InputError(f"--hosts and --{next(iter(given))} exclude each other; leave one of them out.")
         hosts = parse_hosts(options.hosts, clients)
         return lambda logs, lock: SeveralHosts(hosts, options.rsh, replace(job, logs=str(logs)))
-    if nodes == 1:  # where torchrun has nothing to do that we cannot do without listening on the network
+    if nodes == 1:  # without torchrun, nothing has to listen on the network
         if str(given.get("nproc-per-node", clients)) != str(clients):
             raise InputError(
                 f"The spec has {clients} clients, one per process, but --nproc-per-node is "
@@ -102,12 +102,12 @@ def _starter(options: argparse.Namespace, clients: int) -> Callable[[Path, int |
     if restarts and given.get("rdzv-backend", "static") == "static":
         raise InputError(
             f"--max-restarts {restarts} does not work with the static rendezvous of --node-rank and --master-addr, "
-            "where ranks that start again do not find each other; use --hosts, or --rdzv-backend c10d."
+            "where restarted ranks do not find each other; use --hosts, or --rdzv-backend c10d."
         )
     if "nproc-per-node" not in given and clients % nodes:
-        raise InputError(f"{clients} clients do not share out evenly over {nodes} hosts; pass --nproc-per-node.")
+        raise InputError(f"{clients} clients cannot be divided evenly among {nodes} hosts; pass --nproc-per-node.")
     given.setdefault("nproc-per-node", clients // nodes)
-    # Without it, ranks that were restarted look for each other where they were before (pytorch/pytorch#135712).
+    # Otherwise restarted ranks look for each other in the old store (pytorch/pytorch#135712).
     variables["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
 
     def start(logs: Path, lock: int | None) -> Fleet:
@@ -123,16 +123,16 @@ def _starter(options: argparse.Namespace, clients: int) -> Callable[[Path, int |
     return start
 
 
-def _run(fleet: Fleet, experiment: Experiment, options: argparse.Namespace) -> Outcome:
-    """Until every rank has ended. Ctrl-C and SIGTERM stop the run at a common round."""
-    heard = set()
+def _run(fleet: Fleet, experiment: Experiment, options: argparse.Namespace) -> LaunchOutcome:
+    """Run until every rank has ended. Ctrl-C and SIGTERM stop all ranks after the same round."""
+    shown = set()
     with stop_signals() as should_stop, launch_progress(experiment, options.quiet) as progress:
 
         def show(event: Event) -> None:
-            if event.kind == "progress":
+            if event.kind is Kind.PROGRESS:
                 progress(event.label, event.seed, event.done)
-            elif event.sentence not in heard and (not options.quiet or NEWS[0] in event.sentence):
-                heard.add(event.sentence)
+            elif event.sentence not in shown and (not options.quiet or event.kind is Kind.WARNING):
+                shown.add(event.sentence)
                 note(event.sentence)
 
         restarts = 0 if fleet.restarts_itself else options.max_restarts or 0
@@ -140,16 +140,16 @@ def _run(fleet: Fleet, experiment: Experiment, options: argparse.Namespace) -> O
 
 
 def _nodes(options: argparse.Namespace) -> int:
-    """How many hosts torchrun's own flags speak of."""
+    """The number of hosts in torchrun's flags."""
     text = str(options.nnodes or 1)
     if not text.isdecimal() or int(text) < 1:
-        raise InputError(f"`nnodes` must be a number of hosts, since every client must have its process; got {text!r}.")
+        raise InputError(f"`nnodes` must be an integer of 1 or more, got {text!r}.")
     return int(text)
 
 
 def _worker_arguments(options: argparse.Namespace) -> Iterator[str]:
     yield from ("launch", options.spec, "-o", str(_folder(options)))
-    for name in ("data_dir", "device", "timeout", "checkpoint_every", "tensorboard", "transport"):
+    for name in ("data_dir", "device", "timeout", "checkpoint_every", "tensorboard"):
         if getattr(options, name) is not None:
             yield from (f"--{name.replace('_', '-')}", str(getattr(options, name)))
     if options.resume:
@@ -157,7 +157,7 @@ def _worker_arguments(options: argparse.Namespace) -> Iterator[str]:
 
 
 def _variables(is_here: bool) -> dict[str, str]:
-    """What ranks are told, besides which of them they are."""
+    """Environment variables that all ranks share."""
     found = {"GOSSAMER_REPORTER": "1" if is_here else "0", "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
     for name in ("PYTHONPATH", "GOSSAMER_DATA", "GOSSAMER_OFFLINE"):
         if name in os.environ:
@@ -165,22 +165,22 @@ def _variables(is_here: bool) -> dict[str, str]:
     return found
 
 
-def _explain(outcome: Outcome, logs: Path, folder: Path) -> NoReturn:
-    """Raise what the ranks said of their end."""
+def _explain(outcome: LaunchOutcome, logs: Path, folder: Path) -> NoReturn:
+    """Raise an error that tells why the ranks ended."""
     ends, crashes = list(outcome.ends.values()), outcome.crashes()
     failures = [end.sentence for end in ends if end.code]
     if not failures and (ends or outcome.was_asked):
         sentence = ends[0].sentence if ends else "The run was stopped before its first round."
-        raise StoppedError(f"{sentence} Go on with `gossamer launch ... -o {folder} --resume`.")
+        raise StoppedError(f"{sentence} Resume it with `gossamer launch ... -o {folder} --resume`.")
     wrong = [end.sentence for end in ends if end.code == 2]
     if wrong:
         raise InputError(wrong[0])
-    sentences = list(dict.fromkeys([*crashes, *failures])) or ["The processes ended without their records."]
+    sentences = list(dict.fromkeys([*crashes, *failures])) or ["The processes ended without writing their records."]
     for sentence in sentences[1:4]:
         complain(sentence, 1)
     last = [] if failures else [line for path in sorted(logs.glob("*.log")) for line in _last_line(path)]
-    words = f" The last words: {' | '.join(dict.fromkeys(last))[:300]}" if last else ""
-    raise RunError(f"{sentences[0]} Logs: '{logs}'; go on with --resume.{words}")
+    words = f" Last log lines: {' | '.join(dict.fromkeys(last))[:300]}" if last else ""
+    raise RunError(f"{sentences[0]} Logs: '{logs}'; resume with --resume.{words}")
 
 
 def _last_line(path: Path) -> list[str]:

@@ -1,7 +1,7 @@
-"""Commands and how their arguments are declared, without importing what the commands do.
+"""Commands and their arguments, declared without importing the code that runs them.
 
-A command is a function that adds arguments to a parser. Its docstring is the command's help; the first line is what
-`gossamer --help` shows. What the command does is named as `module:function` and imported when the command is called.
+A command is a function that adds arguments to a parser. Its docstring is the command's help, and its first line appears
+in `gossamer --help`. The code is named as `module:function`, and imported when the command is called.
 """
 
 import argparse
@@ -18,7 +18,7 @@ DATA_DIR = "folder with data files (default: $GOSSAMER_DATA, the cache)"
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse, with mistakes in the same one-line form as all the others."""
+    """An ArgumentParser whose errors are InputErrors."""
 
     def error(self, message: str) -> NoReturn:
         """Raise an InputError; argparse would print its usage and exit."""
@@ -26,7 +26,7 @@ class Parser(argparse.ArgumentParser):
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is not None and not action.option_strings and value not in action.choices:
-            raise unknown("command" if action.metavar == "COMMAND" else str(action.metavar), value, action.choices)
+            raise unknown(str(action.metavar).lower(), value, action.choices)
         super()._check_value(action, value)
 
 
@@ -37,7 +37,7 @@ class Command:
     name: str
     arguments: Arguments
     call: str | None = None
-    """`module:function` of what it does; None for a group."""
+    """`module:function` of its code; None for a group."""
     examples: str = ""
 
     def add_to(self, commands: Any) -> None:
@@ -56,33 +56,33 @@ class Command:
 
 
 def command(name: str, call: str | None, *examples: str) -> Callable[[Arguments], Command]:
-    """Decorator: the function adds the arguments of the command, and its docstring is the command's help."""
+    """Decorate a function that adds the arguments of a command, and whose docstring is its help."""
     return lambda arguments: Command(name, arguments, call, "\n".join(f"  {example}" for example in examples))
 
 
 def add_commands(parser: Parser, commands: Iterable[Command]) -> None:
-    """Have the parser require one of these commands."""
+    """Add commands to a parser, which then requires one of them."""
     kinds = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, parser_class=Parser)
     for one in commands:
         one.add_to(kinds)
 
 
 def call(options: argparse.Namespace) -> int:
-    """Import what the chosen command does, and do it."""
+    """Import and run the code of the chosen command."""
     module, function = options.call.split(":")
     code: int = getattr(importlib.import_module(module), function)(options)
     return code
 
 
 def add_output(parser: Parser, default: str) -> None:
-    """Where records go, and how results and progress are shown."""
+    """Add the options for the output folder, JSON and progress."""
     parser.add_argument("-o", "--output", metavar="DIR", help=f"folder for records and figure (default: {default})")
     parser.add_argument("--json", action="store_true", help="print the results as one JSON object")
     parser.add_argument("-q", "--quiet", action="store_true", help="show no progress")
 
 
 def add_experiment(parser: Parser, devices: str, checkpoints: str) -> None:
-    """What `run` and `launch` have in common."""
+    """Add the options that `run` and `launch` have in common."""
     parser.add_argument("spec", metavar="SPEC", help="a TOML file, or the name of a shipped spec such as figure1")
     add_output(parser, "runs/ and the spec's file name")
     parser.add_argument("--data-dir", metavar="DIR", help=DATA_DIR)

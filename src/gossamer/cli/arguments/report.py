@@ -1,6 +1,6 @@
 """Arguments of `gossamer report` and `gossamer compare`."""
 
-from gossamer.cli.arguments.base import Parser, command
+from gossamer.cli.command import Parser, command
 
 
 @command(
@@ -13,13 +13,13 @@ from gossamer.cli.arguments.base import Parser, command
 def report(parser: Parser) -> None:
     """Put all records below a folder on one HTML page.
 
-    The page needs nothing but itself: curves that can be switched and zoomed, tables, graphs, settings and, if the
-    folder is from `gossamer reproduce`, the verdicts on the paper's claims. Files that cannot be read are named on
-    standard error and on the page.
+    The page is self-contained. It shows curves that can be switched and zoomed, tables, graphs, settings and, if the
+    folder is from `gossamer reproduce`, the verdicts on the paper's claims. Unreadable files are listed on standard
+    error and on the page.
     """
-    parser.add_argument("source", metavar="DIR", help="a folder with records, at any depth; or one record")
+    parser.add_argument("source", metavar="DIR", help="a folder with records in it or in its subfolders, or one record")
     parser.add_argument("-o", "--output", metavar="FILE", help="the page (default: report.html in that folder)")
-    parser.add_argument("--force", action="store_true", help="replace a file that is not a report of Gossamer")
+    parser.add_argument("--force", action="store_true", help="replace a file that Gossamer did not write")
     parser.add_argument("--json", action="store_true", help="print where the page is and what is on it as JSON")
 
 
@@ -33,12 +33,12 @@ def report(parser: Parser) -> None:
 def compare(parser: Parser) -> None:
     """Compare methods by the rounds, bits and seconds they need.
 
-    Each run is a record or a folder of records. For every method: what it took until the metric first reached the
-    target, mean over the seeds and range, and how it ended; `x` is the ratio to the best of the column.
+    Each run is a record or a folder of records. For every method, shows the cost until the metric first reached the
+    target (mean over seeds, and range) and the final values; `x` is the ratio to the best of the column.
     """
     parser.add_argument("runs", metavar="RUN", nargs="+", help="a record, or a folder with records")
     parser.add_argument(
-        "--target", type=float, metavar="X", help="what to reach (default: the best that every method reaches)"
+        "--target", type=float, metavar="X", help="target value (default: the best value that every method reaches)"
     )
     parser.add_argument(
         "--metric", default="grad_norm", metavar="M", help="such as loss, accuracy (default: grad_norm)"
