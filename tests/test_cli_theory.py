@@ -86,7 +86,7 @@ SPEC = """
 name = "small"
 rounds = 30
 eval_every = 1
-omegas = true
+measures = ["omegas"]
 [problem]
 objective = "sine_pl"
 clients = 4
@@ -138,7 +138,7 @@ def test_a_run_that_breaks_its_proof(recorded: Path) -> None:
 def test_what_cannot_be_checked(recorded: Path) -> None:
     lines = (recorded / "out" / "BEER-seed0.jsonl").read_text().splitlines()
     header = json.loads(lines[0])
-    del header["proof"]
+    del header["facts"]
     (recorded / "plain.jsonl").write_text("\n".join([json.dumps(header), *lines[1:]]))
     (recorded / "empty.jsonl").write_text("")
     for options, sentence in (

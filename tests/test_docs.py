@@ -16,8 +16,8 @@ import pandas as pd
 import gossamer as gs
 from gossamer.algorithms.about import markdown_table
 from gossamer.cli.commands.reproduce import verdict_counts
-from gossamer.paper import certified as proofs
-from gossamer.paper.claims import PUBLISHED, Judged, claims
+from gossamer.paper import proofs
+from gossamer.paper.claims import PUBLISHED, Judged, claims, counted
 from gossamer.paper.rates.studies import studies
 from gossamer.paper.reproduction import BOTH_WAYS
 from gossamer.runtime.experiment import prepare
@@ -159,8 +159,10 @@ def verdicts_table() -> str:
             lines.append(f"| **{where}** | | | |")
         low, high = (f"{end:.3g}" for end in _ends(row["values"]))
         value = low if low == high else f"{low} to {high}"
-        lines.append(f"| {row['says']} | {value} | {row['rule']} | {in_words(row['verdict'])} |")
-    return "\n".join(lines) + f"\n\n{verdict_words(rows, ', {} inconclusive.')}\n"
+        lines.append(f"| {row['says']} | {value} | {row['rule']} | {row['verdict']} |")
+    counts = counted([row["verdict"] for row in rows])
+    words = f"{counts['holds']} hold, {counts['does not hold']} do not hold, {counts['inconclusive']} inconclusive."
+    return "\n".join(lines) + f"\n\n{words}\n"
 
 
 def _ends(values: list[float | None]) -> tuple[float, float]:
@@ -202,7 +204,7 @@ def test_the_number_of_verdicts_is_explained_where_it_is_shown() -> None:
     verdicts = [Judged(replace(claims()[0], id=row["id"]), "holds", [1.0]) for row in [*text, *both]]
     assert verdict_counts(verdicts) == (
         f"{len(text) + len(both)} verdicts ({len(text)} on the paper's text, {len(both)} again on the published runs): "
-        f"{len(text) + len(both)} hold, 0 do not hold, 0 cannot be told."
+        f"{len(text) + len(both)} hold, 0 do not hold, 0 inconclusive."
     )
 
 
@@ -245,7 +247,7 @@ def test_the_committed_results_are_of_todays_claims() -> None:
         assert (row["says"], row["rule"], row["why"]) == (claim.says, claim.rule, claim.why)
         if "not defined" not in row["note"]:
             met = [claim.is_met(math.inf if one is None else one) for one in row["values"]]
-            assert row["verdict"] == ("holds" if all(met) else "does not hold" if not any(met) else "cannot be told")
+            assert row["verdict"] == ("holds" if all(met) else "does not hold" if not any(met) else "inconclusive")
 
 
 def test_the_tables_of_methods_and_steps_are_up_to_date() -> None:

@@ -3,12 +3,11 @@
 All argument checks go through these functions, so that the same mistake gives the same message everywhere.
 """
 
-import contextlib
 import difflib
 import errno
 import math
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from numbers import Integral, Real
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
@@ -114,18 +113,6 @@ def check_callable(name: str, value: object) -> None:
     """Refuse anything but a function or None."""
     if value is not None and not callable(value):
         raise InputError(f"`{name}` must be a function or None, got {_shown(value)}.")
-
-
-@contextlib.contextmanager
-def writing(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Turn an OSError inside into a RunError that names the file and the cause."""
-    try:
-        yield
-    except OSError as error:
-        raise RunError(
-            f"The run could not be finished: '{os.fspath(path)}' cannot be written: {error.strerror or error}; free "
-            "disk space or choose another folder."
-        ) from None
 
 
 def settle(instance: object, **checked: object) -> None:

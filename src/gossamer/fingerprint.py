@@ -1,4 +1,4 @@
-"""Digests of content: what two runs must share to be the same run, in a few characters."""
+"""Short digests of content, by which a run is identified."""
 
 import hashlib
 from collections.abc import Mapping
@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-_LENGTH = 16  # hexadecimal digits: 64 bits tell accidents apart
+_LENGTH = 16  # hexadecimal digits: 64 bits make collisions unlikely
 
 
 def digest(*values: Any) -> str:

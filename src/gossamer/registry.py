@@ -1,7 +1,8 @@
 """Registries of methods, compressors, graphs and so on, by the names that spec files use: `"beer"`, `"gsgd:5"`.
 
-A decorator registers a class or function. Other packages add theirs through entry points (groups `gossamer.methods` and
-`gossamer.compressors`). Names are compared in lower case with `-` read as `_`.
+A decorator registers a class or function. Other packages add theirs through entry points (groups `gossamer.methods`,
+`gossamer.compressors`, `gossamer.measures` and `gossamer.transports`). Names are compared in lower case, with `-` read
+as `_`.
 """
 
 import inspect
@@ -150,3 +151,4 @@ objectives = Registry("objective", home="gossamer.problems")
 partitions = Registry("partition", home="gossamer.problems")
 datasets = Registry("data set", home="gossamer.problems")
 schedules = Registry("schedule", home="gossamer.algorithms")
+measures = Registry("measure", "gossamer.measures")

@@ -33,7 +33,8 @@ class Spec:
     eval_every: int | None = None
     x0: str | None = None
     codec: Literal["fixed", "entropy", "auto"] | None = None
-    omegas: bool = False
+    measures: list[str] = field(default_factory=list)
+    """Names of what is measured beside the usual columns."""
     text: str = ""
     """The text of the file, for the records."""
 
@@ -113,7 +114,7 @@ _KEYS: dict[str, tuple[type, str]] = {
     "eval_every": (int, "an integer"),
     "x0": (str, "a string"),
     "codec": (str, "a string"),
-    "omegas": (bool, "true or false"),
+    "measures": (list, "a list of names"),
     "problem": (dict, "a table"),
     "graph": (dict, "a table"),
     "methods": (list, "a list of tables"),
@@ -124,11 +125,15 @@ _REQUIRED = ("rounds", "problem", "graph", "methods")
 def parse_spec(table: Mapping[str, Any]) -> Spec:
     """Make a Spec from a table; unknown, missing and mistyped keys are refused."""
     for key, value in table.items():
+        if key == "omegas":
+            raise InputError('The key `omegas` was replaced: write `measures = ["omegas"]` for `omegas = true`.')
         if key not in _KEYS:
             raise unknown("key", key, _KEYS, owner="The spec")
         kind, words = _KEYS[key]
         if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
             raise InputError(f"`{key}` must be {words}, got {value!r}.")
+        if key == "measures" and any(not isinstance(name, str) for name in table["measures"]):
+            raise InputError(f"`measures` must be {words}, got {value!r}.")
     for key in _REQUIRED:
         if key not in table:
             raise InputError(f"The spec needs the key `{key}`.")

@@ -42,7 +42,7 @@ def test_every_method_follows_one(name: str) -> None:
     assert torch.equal(runs[0].x, runs[1].x)
     runs = [gs.simulate(m, problem, mixing, rounds=6, batch_size=2) for m in (cls(**settings), halves)]
     assert not torch.equal(runs[0].x, runs[1].x)
-    described = runs[1].record.header["method"]["lr"]
+    described = runs[1].record.header.method["lr"]
     assert described.startswith("step(lr=")
 
 

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 from commands import forked
 
-from gossamer.paper import certified as proofs
-from gossamer.paper import figures
+from gossamer.paper import figures, proofs
 from gossamer.paper.figures import Job
 from gossamer.paper.omegas import check_records
 

@@ -17,7 +17,7 @@ from records import lines, write
 
 import gossamer as gs
 from gossamer.errors import InputError, StoppedError
-from gossamer.lock import alone_in
+from gossamer.files import alone_in
 from gossamer.paper import figures
 from gossamer.paper.claims import claims
 from gossamer.paper.figures import FIGURES, GRAPHS, Job, jobs, rehearsal, shortened
@@ -232,12 +232,12 @@ def test_places_are_checked_before_anything_runs(tmp_path: Path) -> None:
     (mine / "report.html").mkdir()
     assert "is a folder; give another folder with -o, or remove it." in refused(mine)
     (mine / "report.html").rmdir()
-    for name, said in {"report.html": "a device or a pipe", "claims.json": "not of Gossamer"}.items():
+    for name, said in {"report.html": "a device or a pipe", "claims.json": "was not written by Gossamer"}.items():
         os.mkfifo(mine / name)
         assert said in refused(mine)
         (mine / name).unlink()
     (mine / "claims.json").write_text("[]")
-    assert "not of Gossamer" in refused(mine)
+    assert "was not written by Gossamer" in refused(mine)
     (mine / "claims.json").write_text('{"shortened": true, "claims": [1]}')
     assert "give runs in full another folder" in refused(mine)
     Plan(["fig1"], mine, quick=True).check_place()
@@ -318,7 +318,7 @@ def test_the_command(tmp_path: Path) -> None:
     assert (tmp_path / "out" / "report.html").stat().st_size > 10_000
     again = gossamer("reproduce", "fig4", "--quick", "-o", "out", "--json", "-q", cwd=tmp_path)
     told = json.loads(again.stdout)
-    assert {row["verdict"] for row in told["claims"]} == {"cannot be told"}
+    assert {row["verdict"] for row in told["claims"]} == {"inconclusive"}
     assert again.stderr == ""
     shutil.rmtree(next((tmp_path / "out").glob("figure4-tuned-*")))
     other = gossamer("reproduce", "fig1", "--quick", "-o", "out", cwd=tmp_path)

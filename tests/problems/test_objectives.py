@@ -49,7 +49,7 @@ def test_spec(objective: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     runs = experiment.run()
     assert len(runs) == 2
     assert all(np.isfinite(run.frame.loss).all() for run in runs)
-    assert runs[0].record.header["problem"]["clients"] == 4
+    assert runs[0].record.header.problem["clients"] == 4
     again = prepare(load_spec(Path("my.toml"))).run()
     assert all((one.x == two.x).all() for one, two in zip(runs, again, strict=True)), "bit for bit"
 

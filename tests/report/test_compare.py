@@ -12,7 +12,13 @@ from rich.table import Table
 
 from gossamer.cli.output import Output
 from gossamer.errors import InputError
-from gossamer.report.compare import compare_runs, comparison_table
+from gossamer.report.compare import Cell, MethodCosts, compare_runs, comparison_table
+
+
+def cell(method: MethodCosts, name: str) -> Cell:
+    found = method.costs[name]
+    assert found is not None
+    return found
 
 
 @pytest.fixture
@@ -30,45 +36,45 @@ def test_until_a_target(runs: Path) -> None:
     found = compare_runs([runs / "one"], target=0.5)
     a, b, c = found.methods
     first = [math.ceil(math.log(2 * wobble) / 0.2) * 10 for wobble in (1, 1.1)]
-    assert a["rounds"] == {"mean": sum(first) / 2, "low": first[0], "high": first[1], "ratio": 1}
-    assert a["bits"]["mean"] == 1000 * a["rounds"]["mean"]
-    assert b["rounds"]["ratio"] == pytest.approx(b["rounds"]["mean"] / a["rounds"]["mean"])
-    assert (a["reached"], a["seeds"], found.chosen, found.target) == (2, [0, 1], False, 0.5)
-    assert a["final"]["ratio"] == 1 < b["final"]["ratio"]
-    assert c["rounds"] is c["final"] is None
-    assert c["diverged"] == {"0": "C with seed 0 diverged."}
+    assert a.costs["rounds"] == Cell(sum(first) / 2, first[0], first[1], 1)
+    assert cell(a, "bits").mean == 1000 * cell(a, "rounds").mean
+    assert cell(b, "rounds").ratio == pytest.approx(cell(b, "rounds").mean / cell(a, "rounds").mean)
+    assert (a.reached, a.seeds, found.chosen, found.target) == (2, [0, 1], False, 0.5)
+    assert cell(a, "final").ratio == 1 < (cell(b, "final").ratio or 0)
+    assert c.costs["rounds"] is c.costs["final"] is None
+    assert c.diverged == {"0": "C with seed 0 diverged."}
 
 
 def test_the_target_that_every_method_reaches(runs: Path) -> None:
     found = compare_runs([runs])
     assert found.chosen
     assert found.target == pytest.approx(math.exp(-0.05 * 39))
-    assert [method["method"] for method in found.methods] == ["one/A", "B", "C", "two/A"]
-    assert [method["rounds"] is None for method in found.methods] == [False, False, True, False]
-    assert found.methods[3]["rounds"]["mean"] == 390
+    assert [method.method for method in found.methods] == ["one/A", "B", "C", "two/A"]
+    assert [method.costs["rounds"] is None for method in found.methods] == [False, False, True, False]
+    assert cell(found.methods[3], "rounds").mean == 390
 
 
 def test_higher_is_better_for_accuracies(runs: Path) -> None:
     found = compare_runs([runs / "one"], "accuracy", 0.85)
     assert found.higher
-    assert found.methods[0]["rounds"]["mean"] == math.ceil(math.log(8) / 0.2) * 10
-    assert found.methods[0]["final"]["ratio"] == 1 > found.methods[1]["final"]["ratio"]
+    assert cell(found.methods[0], "rounds").mean == math.ceil(math.log(8) / 0.2) * 10
+    assert cell(found.methods[0], "final").ratio == 1 > (cell(found.methods[1], "final").ratio or 2)
     assert compare_runs([runs / "one"], "accuracy").target == pytest.approx(0.9 - 0.4 * math.exp(-3.9))
 
 
 def test_never_reached_and_reached_by_some(runs: Path) -> None:
     (found,) = compare_runs([runs / "two"], target=1e-30).methods
-    assert (found["rounds"], found["reached"]) == (None, 0)
+    assert (found.costs["rounds"], found.reached) == (None, 0)
     some = 1.05 * math.exp(-0.1 * 39)
     _, b, _ = compare_runs([runs / "one"], target=some).methods
-    assert (b["rounds"], b["reached"]) == (None, 1)
+    assert (b.costs["rounds"], b.reached) == (None, 1)
 
 
 def test_a_record_counts_once_and_folders_are_told_apart(runs: Path) -> None:
     again = [runs / "one", runs / "one" / "a0.jsonl", runs / "one" / ".." / "one"]
     assert compare_runs(again).methods == compare_runs([runs / "one"]).methods
     write(runs / "deep" / "two" / "a.jsonl", lines("A", 0, 0.3))
-    names = [method["method"] for method in compare_runs([runs / "two", runs / "deep" / "two"]).methods]
+    names = [method.method for method in compare_runs([runs / "two", runs / "deep" / "two"]).methods]
     assert names == [f"{runs.name}/two/A", "deep/two/A"]
 
 
@@ -90,7 +96,7 @@ def test_what_cannot_be_compared(runs: Path) -> None:
 def test_all_diverged(tmp_path: Path) -> None:
     found = compare_runs([write(tmp_path / "c.jsonl", diverged("C", 0, "C diverged."))])
     assert found.target is None
-    assert found.methods[0]["rounds"] is None
+    assert found.methods[0].costs["rounds"] is None
 
 
 @pytest.mark.parametrize("width", [60, 80, 140])
@@ -118,12 +124,12 @@ def test_command(runs: Path) -> None:
 def test_one_label_and_seed_counts_once(tmp_path: Path) -> None:
     paths = [write(tmp_path / name, lines("A", 0, rate)) for name, rate in (("a.jsonl", 0.2), ("b.jsonl", 0.1))]
     found = compare_runs(paths, target=0.5)
-    assert [method["seeds"] for method in found.methods] == [[0]]
+    assert [method.seeds for method in found.methods] == [[0]]
     assert found.notes == [f"The record '{paths[1]}' is left out: it has the label and the seed of '{paths[0]}'."]
     write(paths[0], lines("A", 0, 0.2)[:-1])
     found = compare_runs([*paths, tmp_path], target=0.5)
     assert f"The record '{paths[0]}' is left out: it has the label and the seed of '{paths[1]}'." in found.notes
-    assert not any("come to an end" in note for note in found.notes), "the whole one counts"
+    assert not any("did not finish" in note for note in found.notes), "the whole one counts"
 
 
 @pytest.mark.parametrize(("finals", "ratios"), [((1e-300, 1e100), [1, None]), ((-2.0, 1.0), [None, None])])
@@ -136,13 +142,13 @@ def test_a_ratio_that_says_nothing_is_none(
             row["loss"] = final
         write(tmp_path / f"{label}.jsonl", content)
     found = compare_runs([tmp_path], metric="loss")
-    assert [method["final"]["ratio"] for method in found.methods] == ratios
+    assert [cell(method, "final").ratio for method in found.methods] == ratios
     json.dumps(found.as_dict(), allow_nan=False)
 
 
 def test_what_was_cut_off_is_said(tmp_path: Path) -> None:
     path = write(tmp_path / "a.jsonl", lines("A")[:-1])
-    assert compare_runs([path]).notes == [f"'{path}' did not come to an end: what it had reached is shown."]
+    assert compare_runs([path]).notes == [f"'{path}' did not finish: what it had reached is shown."]
 
 
 def test_a_label_cannot_steer_the_terminal(tmp_path: Path) -> None:

@@ -1,7 +1,9 @@
 """A folder is read as far as it can be, and every file that cannot be read is one sentence."""
 
 import json
+import math
 import os
+import re
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ from hypothesis import strategies as st
 from records import diverged, lines, write
 
 from gossamer.errors import InputError
+from gossamer.records.record import read_record
 from gossamer.report.gather import gather
 from gossamer.report.page.payload import payload
 
@@ -31,13 +34,13 @@ DAMAGED: dict[str, tuple[bytes, str]] = {
     "cut after header": (f'{HEADER}\n{{"round": 0, "lo'.encode(), "holds no measurements"),
     "a hole": (f"{HEADER}\n{row()}\n\0\0\0\n{row(round=9)}\n".encode(), "damaged in line 3"),
     "not UTF-8": (f"{HEADER}\n".encode() + b'{"round": 0, "x": "\xff\xfe"}\n' + row().encode(), "damaged in line 2"),
-    "NaN": (f"{HEADER}\n{row()}\n".replace("1.5", "NaN").encode(), "row 1: its `loss` is not finite"),
+    "NaN": (f"{HEADER}\n{row()}\n".replace("1.5", "NaN").encode(), "line 2: its `loss` is not finite"),
     "infinite": (f'{HEADER}\n{{"round": 0, "loss": -Infinity}}\n'.encode(), "its `loss` is not finite"),
-    "words": (f"{HEADER}\n{row(grad_norm='low')}\n".encode(), 'its `grad_norm` is "low", which is no number'),
-    "truth": (f"{HEADER}\n{row(bits=True)}\n".encode(), "its `bits` is true, which is no number"),
-    "a table": (f"{HEADER}\n{row(loss={'a': [1] * 99})}\n".encode(), "..., which is no number"),
-    "absurd": (f"{HEADER}\n{row(loss=10**400)}\n".encode(), "its `loss` is a number of an absurd size"),
-    "large": (f"{HEADER}\n{row(loss=1e305)}\n".encode(), "its `loss` is 1e+305, an absurd size"),
+    "words": (f"{HEADER}\n{row(grad_norm='low')}\n".encode(), 'its `grad_norm` is "low", which is not a number'),
+    "truth": (f"{HEADER}\n{row(bits=True)}\n".encode(), "its `bits` is true, which is not a number"),
+    "a table": (f"{HEADER}\n{row(loss={'a': [1] * 99})}\n".encode(), "..., which is not a number"),
+    "absurd": (f"{HEADER}\n{row(loss=10**400)}\n".encode(), "its `loss` is too large"),
+    "large": (f"{HEADER}\n{row(loss=1e305)}\n".encode(), "its `loss` is too large"),
     "no round": (f'{HEADER}\n{{"loss": 1}}\n'.encode(), "it has no `round`"),
     "null round": (f"{HEADER}\n{row(round=None)}\n".encode(), "its `round` is null"),
     "negative": (f"{HEADER}\n{row(seconds=-1)}\n".encode(), "its `seconds` is below zero"),
@@ -98,18 +101,39 @@ def test_each_folder_is_an_experiment_and_some_are_passed_over(tmp_path: Path) -
     assert reason.startswith(f"The spec '{tmp_path / 'b' / 'spec.toml'}' is not TOML: 'utf-8' codec can't decode")
 
 
-def test_records_are_mended_where_they_can_be(tmp_path: Path) -> None:
-    content = lines(["no", "label"], seed="x", method=3, mixing=None, problem=[1])
-    content[3] |= {"loss": None, "unheard_of": "text"}
-    write(tmp_path / "a-name.jsonl", [*content[:-1], {"end": {"status": "diverged", "reason": 7}}])
+@pytest.mark.parametrize(
+    ("changed", "sentence"),
+    [
+        ({"label": ["a", "b"]}, 'its `label` is ["a", "b"], which is not text'),
+        ({"label": " "}, "its `label` is empty"),
+        ({"seed": "x"}, 'its `seed` is "x", which is not an integer'),
+        ({"method": 3}, "its `method` is 3, which is not a table"),
+        ({"mixing": {"clients": 5}}, "it has no `mixing.edges`"),
+        ({"network": {"edges": [[0, 1]], "self": [1, 1]}}, "which is not a list of 3"),
+        ({"shares": {"labels": ["1"], "counts": [[-1]]}}, "a count below zero"),
+    ],
+)
+def test_a_damaged_header_is_one_sentence(tmp_path: Path, changed: dict[str, Any], sentence: str) -> None:
+    first, *rest = lines("A")
+    write(tmp_path / "a.jsonl", [first | changed, *rest])
+    with pytest.raises(InputError, match=re.escape(sentence)):
+        gather(tmp_path)
+
+
+def test_what_a_newer_version_adds_is_no_damage(tmp_path: Path) -> None:
+    first, *rest = lines("A", unheard_of={"x": 1})
+    rest[2] |= {"loss": None, "a_number": 1.5, "unheard_of": "text"}
+    row = read_record(write(tmp_path / "a.jsonl", [first, *rest])).rows[2]
+    assert math.isnan(row.loss or 0), "null stands for what was not finite"
+    assert row.value("loss") is None
+    assert row.extra == {"a_number": 1.5}
+
+
+def test_one_label_and_seed_is_read_once(tmp_path: Path) -> None:
     write(tmp_path / "b-copy.jsonl", lines("b"))
     write(tmp_path / "c-copy.jsonl", lines("b"))
     found = gather(tmp_path)
-    first, second = found.groups[0].records
-    assert (first.label, first.seed, second.label) == ("a-name", 0, "b")
-    assert first.diverged == "a-name with seed 0 diverged."
-    assert first.rows[2]["loss"] is None
-    assert "unheard_of" not in first.rows[2]
+    assert [record.label for record in found.groups[0].records] == ["b"]
     assert found.left_out == [
         f"The record '{tmp_path / 'c-copy.jsonl'}' is left out: it has the label and the seed of 'b-copy.jsonl'."
     ]
@@ -129,19 +153,18 @@ def test_claims_that_are_none(tmp_path: Path, content: str) -> None:
 
 
 def test_claims_and_rates_keep_what_is_sound(tmp_path: Path) -> None:
-    claims = [
-        {"verdict": "holds", "says": "a", "values": [1, None, "x", float("nan"), 2], "value": 1.5, "where": 4},
-        {"verdict": "unheard of"},
-    ]
-    fits = [{"slope": -1, "points": [[1, 2], [0, 1], ["a", 1], [3, 4, 5], 7]}, {"slope": "steep"}]
-    (tmp_path / "claims.json").write_text(json.dumps({"claims": claims, "versions": [], "date": 5}))
+    texts = dict.fromkeys(("id", "where", "says", "quantity", "rule", "why", "note"), "a")
+    sound = texts | {"verdict": "holds", "values": [1, None, 2], "value": 1.5}
+    claims = [sound, sound | {"verdict": "unheard of"}, sound | {"values": ["x"]}, sound | {"value": float("nan")}]
+    fits = [{"slope": -1, "points": [[1, 2]]}, {"slope": "steep"}, {"slope": 1, "points": [[0, 1]]}]
+    (tmp_path / "claims.json").write_text(json.dumps({"claims": claims, "date": "today"}))
     (tmp_path / "rates.json").write_text(json.dumps({"fits": fits}))
     found = gather(tmp_path)
     assert found.claims is not None
-    (claim,) = found.claims["claims"]
-    assert (claim["values"], claim["value"], claim["where"]) == ([1, None, 2], 1.5, "")
-    assert found.rates[0]["points"] == [[1, 2]]
-    assert len(found.left_out) == 2
+    (claim,) = found.claims.claims
+    assert (claim.values, claim.value, claim.where) == ((1, None, 2), 1.5, "a")
+    assert [fit.points for fit in found.rates] == [((1, 2),)]
+    assert len(found.left_out) == 5
 
 
 def test_nothing_to_report(tmp_path: Path) -> None:
@@ -179,6 +202,7 @@ GARBAGE = st.fixed_dictionaries(
 def test_garbage_never_breaks_a_page(header: dict[str, Any], rows: list[dict[str, Any]], other: Any) -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
+        write(folder / "good.jsonl", lines("good"))
         write(folder / "headers.jsonl", lines(**({"label": "A"} | header)))
         write(folder / "rows.jsonl", [lines("B")[0], *rows])
         for file in ("claims.json", "rates.json", "spec.toml"):

@@ -2,13 +2,13 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 from commands import shown
 from matplotlib.figure import Figure
 
 from gossamer.records.record import Record
+from gossamer.records.rows import End, Header, Row
 from gossamer.report import convergence_figure, result_table, summarize
 from gossamer.report.figure import label_few_decades
 from gossamer.report.page.curves import plain
@@ -16,13 +16,14 @@ from gossamer.report.table import human
 
 
 def record(label: str, seed: int, norms: Sequence[float | None], diverged: str | None = None) -> Record:
-    rows: list[dict[str, Any]] = [
-        {"round": t, "packets": t, "bits": 100.0 * t, "bits_total": 0, "bits_nominal": 0, "seconds": 0.1 * t}
-        | {"loss": 1.0, "grad_norm": norm, "consensus": 0.0}
+    rows = [
+        Row(round=t, packets=t, bits=100.0 * t, bits_total=0, bits_nominal=0, seconds=0.1 * t)
+        if norm is None
+        else Row(round=t, packets=t, bits=100.0 * t, seconds=0.1 * t, loss=1.0, grad_norm=norm, consensus=0.0)
         for t, norm in enumerate(norms)
     ]
-    end = {"status": "diverged", "reason": diverged} if diverged else {"status": "finished"}
-    return Record({"gossamer": "0", "label": label, "seed": seed}, rows, end)
+    end = End("diverged", 1, diverged) if diverged else End("finished", len(norms))
+    return Record(Header(gossamer="0", label=label, seed=seed), rows, end)
 
 
 RECORDS = [
@@ -35,14 +36,14 @@ RECORDS = [
 
 def test_summary_leaves_out_what_diverged_and_says_so() -> None:
     a, b = summarize(RECORDS)
-    assert a["seeds"] == [0, 1]
-    assert a["grad_norm"] == pytest.approx(0.3)
-    assert a["grad_norm_by_seed"] == {"0": pytest.approx(0.2), "1": pytest.approx(0.4)}
-    assert a["diverged"] == {"2": "A with seed 2 diverged."}
-    assert (a["round"], a["bits"]) == (19, 1900)
-    assert a["accuracy"] is None
-    assert b["grad_norm"] is None
-    assert b["seeds"] == []
+    assert a.seeds == [0, 1]
+    assert a.numbers["grad_norm"] == pytest.approx(0.3)
+    assert a.as_dict()["grad_norm_by_seed"] == {"0": pytest.approx(0.2), "1": pytest.approx(0.4)}
+    assert a.diverged == {"2": "A with seed 2 diverged."}
+    assert (a.numbers["round"], a.numbers["bits"]) == (19, 1900)
+    assert a.numbers["accuracy"] is None
+    assert b.numbers["grad_norm"] is None
+    assert b.seeds == []
 
 
 @pytest.mark.parametrize("width", [75, 80, 140])

@@ -12,6 +12,7 @@ import gossamer as gs
 from gossamer.errors import ConvergenceWarning
 from gossamer.problems.quadratic import Quadratic
 from gossamer.records.record import LARGE_GROWTH, Record
+from gossamer.records.rows import End, Header, Row
 from gossamer.runtime.caution import warn_of_gamma
 
 MIXING = gs.mixing_matrix(gs.ring(6))
@@ -29,20 +30,20 @@ def test_a_loss_that_grows_is_said_to_diverge(tmp_path: Path) -> None:
     assert "diverged" in repr(run)
     kept = gs.read_record(tmp_path / "DSGD-seed0.jsonl")
     assert kept.end is not None
-    assert kept.end["status"] == "diverging"
+    assert kept.end.status == "diverging"
     assert kept.diverged == run.diverged
     again = gs.simulate(method, problem, MIXING, rounds=60, eval_every=5, record_dir=tmp_path, resume=True)
     assert again.diverged == run.diverged
 
 
 def test_a_run_that_recovers_or_starts_at_its_minimum_does_not() -> None:
-    rows: list[dict[str, Any]] = [{"round": 0, "loss": 1.0}, {"round": 5, "loss": 1e7}, {"round": 9, "loss": 0.5}]
-    record = Record({}, rows)
+    header = Header(gossamer="0", label="DSGD", seed=0)
+    record = Record(header, [Row(round=0, loss=1.0), Row(round=5, loss=1e7), Row(round=9, loss=0.5)])
     record.finish(9, "try less")
-    assert record.end == {"status": "finished", "round": 9}
+    assert record.end == End("finished", 9)
     for first, last in ((0.0, 5.0), (-1.0, 5.0), (None, 5.0), (1.0, None)):
-        assert Record({}, [{"round": 0, "loss": first}, {"round": 1, "loss": last}]).growth() == 0
-    assert Record({}).growth() == 0
+        assert Record(header, [Row(round=0, loss=first), Row(round=1, loss=last)]).growth() == 0
+    assert Record(header).growth() == 0
 
 
 @pytest.mark.parametrize(

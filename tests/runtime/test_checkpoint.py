@@ -17,6 +17,7 @@ import gossamer as gs
 from gossamer.errors import DataError, StoppedError
 from gossamer.fingerprint import digest
 from gossamer.records.checkpoint import Checkpoints, common, needed, read, write
+from gossamer.records.rows import End
 from gossamer.registry import methods
 from gossamer.runtime.simulation import Simulation
 
@@ -52,8 +53,8 @@ def test_a_run_that_is_stopped_again_and_again(method: gs.Algorithm, tmp_path: P
         frames = [run.frame.drop(columns="seconds") for run in (one, two)]
         assert frames[0].equals(frames[1])
         written = gs.read_record(tmp_path / f"{method.info.title}-seed{one.seed}.jsonl")
-        assert written.end == {"status": "finished", "round": 120}
-        assert [row["round"] for row in written.rows] == [row["round"] for row in one.record.rows]
+        assert written.end == End("finished", 120)
+        assert [row.round for row in written.rows] == [row.round for row in one.record.rows]
     assert not (tmp_path / "checkpoints").exists()
     again = gs.simulate(method, PROBLEM, MIXING, record_dir=tmp_path, resume=True, **SETTINGS)
     assert all(torch.equal(one.x, two.x) for one, two in zip(runs, again, strict=True)), "read, not run"
@@ -283,7 +284,7 @@ def test_files_that_are_none_of_ours(tmp_path: Path) -> None:
     from safetensors.torch import save_file
 
     save_file({"a": torch.zeros(3)}, path)
-    with pytest.raises(DataError, match="not a file of Gossamer's"):
+    with pytest.raises(DataError, match="was not written by Gossamer"):
         read(path)
     with pytest.raises(DataError, match="cannot be read"):
         read(tmp_path / "nowhere.safetensors")

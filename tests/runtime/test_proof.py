@@ -1,5 +1,6 @@
 """Omega_1 to Omega_5 and Phi in records, against Algorithm 1 written down once more."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,9 @@ from commands import forked
 
 import gossamer as gs
 from gossamer.errors import DataError, InputError
-from gossamer.paper.omegas import check_records
+from gossamer.paper.omegas import OMEGAS, Omegas, check_records
 from gossamer.problems import sine_pl, softmax_regression
-from gossamer.records.record import COLUMNS, OMEGAS
+from gossamer.records.rows import COLUMNS, End
 from gossamer.runtime.experiment import prepare
 from gossamer.spec import parse_spec
 from gossamer.theory import certify, lyapunov
@@ -21,6 +22,7 @@ from gossamer.theory import certify, lyapunov
 Array = npt.NDArray[np.float64]
 PROBLEM = gs.quadratic(clients=5, d=6, dtype="float64")
 MIXING = gs.mixing_matrix(gs.ring(5))
+OMEGA = [Omegas()]
 METHOD = gs.BEER(lr=0.1, gamma=0.3, compressor=gs.top_k(2))
 
 
@@ -57,11 +59,11 @@ def algorithm_1(rounds: int) -> Array:
 
 
 def recorded(run: gs.Run) -> Array:
-    return np.array([[row[name] for name in OMEGAS] for row in run.record.rows])
+    return np.array([[row.extra[name] for name in OMEGAS] for row in run.record.rows])
 
 
 def test_omegas_are_those_of_algorithm_1() -> None:
-    run = gs.simulate(METHOD, PROBLEM, MIXING, rounds=60, eval_every=1, omegas=True)
+    run = gs.simulate(METHOD, PROBLEM, MIXING, rounds=60, eval_every=1, measures=OMEGA)
     np.testing.assert_allclose(recorded(run), algorithm_1(60), rtol=1e-9, atol=1e-18)
 
 
@@ -71,7 +73,7 @@ def test_nothing_else_changes(tmp_path: Path) -> None:
     noisy = gs.quadratic(clients=5, d=6, noise=1.0, dtype="float64")
     method = gs.BEER(lr=0.1, gamma=0.3, compressor=gs.gsgd(3))
     plain = gs.simulate(method, noisy, MIXING, batch_size=4, **kwargs)
-    watched = gs.simulate(method, noisy, MIXING, batch_size=4, omegas=True, **kwargs)
+    watched = gs.simulate(method, noisy, MIXING, batch_size=4, measures=OMEGA, **kwargs)
     stops = iter([False] * 10 + [True])
     with pytest.raises(gs.errors.StoppedError):
         gs.simulate(
@@ -79,21 +81,23 @@ def test_nothing_else_changes(tmp_path: Path) -> None:
             noisy,
             MIXING,
             batch_size=4,
-            omegas=True,
+            measures=OMEGA,
             record_dir=tmp_path,
             should_stop=lambda: next(stops),
             **kwargs,
         )
-    resumed = gs.simulate(method, noisy, MIXING, batch_size=4, omegas=True, record_dir=tmp_path, resume=True, **kwargs)
-    alone = gs.simulate(method, noisy, MIXING, batch_size=4, omegas=True, **kwargs | {"seed": 1})
+    resumed = gs.simulate(
+        method, noisy, MIXING, batch_size=4, measures=OMEGA, record_dir=tmp_path, resume=True, **kwargs
+    )
+    alone = gs.simulate(method, noisy, MIXING, batch_size=4, measures=OMEGA, **kwargs | {"seed": 1})
     for one, other, again in zip(plain, watched, resumed, strict=True):
         assert one.x.equal(other.x)
         assert other.x.equal(again.x)
         for before, after, later in zip(one.record.rows, other.record.rows, again.record.rows, strict=True):
-            assert {name: value for name, value in after.items() if name not in (*OMEGAS, "seconds")} == {
-                name: value for name, value in before.items() if name != "seconds"
+            assert {name: value for name, value in after.columns().items() if name not in (*OMEGAS, "seconds")} == {
+                name: value for name, value in before.columns().items() if name != "seconds"
             }
-            assert after | {"seconds": 0} == later | {"seconds": 0}
+            assert replace(after, seconds=0) == replace(later, seconds=0)
     assert (recorded(alone) == recorded(watched[1])).all()
 
 
@@ -105,25 +109,25 @@ def test_phi_has_the_certificates_weights(problem: gs.Problem) -> None:
         method.compressor.alpha(problem.d), found.rho, found.C, found.L, found.mu, gamma=found.gamma, lr=found.lr / 2
     )
     method = gs.BEER(lr=found.lr, gamma=found.gamma, compressor=method.compressor)
-    run = gs.simulate(method, problem, MIXING, rounds=5, eval_every=1, omegas=True)
+    run = gs.simulate(method, problem, MIXING, rounds=5, eval_every=1, measures=OMEGA)
     minimum = problem.minimum()
     assert minimum is not None
     for row in run.record.rows:
-        gap, errors = row["loss"] - minimum, [row[name] for name in OMEGAS[:4]]
-        assert row["phi"] == pytest.approx(lyapunov(gap, errors, found.weights_for(5)))
+        gap, errors = (row.loss or 0.0) - minimum, [row.extra[name] for name in OMEGAS[:4]]
+        assert row.extra["phi"] == pytest.approx(lyapunov(gap, errors, found.weights_for(5)))
     assert np.isfinite(run.frame["phi"]).all()
     plain = gs.simulate(gs.DSGD(lr=0.01), problem, MIXING, rounds=1)
     frame = gs.Runs([plain, run]).frame
-    assert list(frame.columns) == ["method", "seed", *COLUMNS]
+    assert list(frame.columns) == ["method", "seed", *COLUMNS, *Omegas.columns]
     assert frame["phi"].isna().sum() == len(plain.frame)
     assert "phi" not in plain.frame
 
 
 def test_without_a_certificate_there_is_no_phi() -> None:
     for method, problem in ((METHOD, PROBLEM), (METHOD, network())):
-        run = gs.simulate(method, problem, MIXING, rounds=2, omegas=True)
-        assert "phi" not in run.record.rows[-1]
-        assert run.record.rows[-1]["omega_5"] > 0
+        run = gs.simulate(method, problem, MIXING, rounds=2, measures=OMEGA)
+        assert "phi" not in run.record.rows[-1].extra
+        assert run.record.rows[-1].extra["omega_5"] > 0
     with pytest.raises(InputError, match="L of its problem is not known"):
         check_records([run.record])
 
@@ -135,31 +139,29 @@ def network() -> gs.Problem:
 
 def test_a_run_that_diverges_keeps_its_omegas() -> None:
     method = gs.BEER(lr=1e10, gamma=1.0, compressor=gs.top_k(2))
-    run = gs.simulate(method, PROBLEM, MIXING, rounds=50, eval_every=1, omegas=True)
+    run = gs.simulate(method, PROBLEM, MIXING, rounds=50, eval_every=1, measures=OMEGA)
     assert run.diverged
-    assert run.record.rows[0]["omega_2"] > 0
+    assert run.record.rows[0].extra["omega_2"] > 0
     finding = check_records([run.record]).findings[-1]
-    assert (finding.name, finding.verdict) == ("Finite", "cannot be told")  # who knows with such steps
+    assert (finding.name, finding.verdict) == ("Finite", "inconclusive")  # who knows with such steps
     assert "diverged in round" in finding.why
 
 
 def test_a_certified_run_that_diverges_breaks_the_proof() -> None:
     found = certify(1 / 3, MIXING.rho, MIXING.C, PROBLEM.smoothness(), PROBLEM.pl_constant())
     method = gs.BEER(lr=found.lr, gamma=found.gamma, compressor=gs.top_k(2))
-    runs = gs.simulate([method], PROBLEM, MIXING, rounds=5, eval_every=1, omegas=True, seed=(0, 1), x0="normal")
+    runs = gs.simulate([method], PROBLEM, MIXING, rounds=5, eval_every=1, measures=OMEGA, seed=(0, 1), x0="normal")
     assert check_records([run.record for run in runs]).verdict == "holds"
-    runs[1].record.end = {"status": "diverged", "round": 4, "reason": "It diverged."}
+    runs[1].record.end = End("diverged", 4, "It diverged.")
     assert check_records([run.record for run in runs]).verdict == "does not hold"
 
 
 def test_what_has_no_omegas() -> None:
     with pytest.raises(InputError, match="those of BEER's proof; CHOCO-SGD has none"):
-        gs.simulate(gs.CHOCOSGD(lr=0.1, gamma=0.3, compressor=gs.top_k(2)), PROBLEM, MIXING, rounds=2, omegas=True)
-    with pytest.raises(InputError, match="`omegas` must be true or false"):
-        gs.simulate(METHOD, PROBLEM, MIXING, rounds=2, omegas="yes")  # type: ignore[call-overload]
+        gs.simulate(gs.CHOCOSGD(lr=0.1, gamma=0.3, compressor=gs.top_k(2)), PROBLEM, MIXING, rounds=2, measures=OMEGA)
     other = gs.BEER(lr=0.1, gamma=0.3, compressor=gs.top_k(2), tracker="reevaluated")
     with pytest.raises(InputError, match="'reevaluated' is another algorithm"):
-        gs.simulate(other, PROBLEM, MIXING, rounds=2, omegas=True)
+        gs.simulate(other, PROBLEM, MIXING, rounds=2, measures=OMEGA)
     run = gs.simulate(METHOD, PROBLEM, MIXING, rounds=2)
     with pytest.raises(DataError, match="says nothing of the proof"):
         check_records([run.record])
@@ -203,31 +205,41 @@ def test_certified_steps_in_a_spec() -> None:
 
 
 def test_omegas_in_a_spec(tmp_path: Path) -> None:
-    (run,) = prepare(parse_spec(table() | {"omegas": True, "eval_every": 1})).run()
-    assert run.record.header["omegas"] is True
-    assert run.record.rows[0]["phi"] > run.record.rows[-1]["phi"]
-    for wrong, sentence in (({"omegas": 1}, "`omegas` must be true or false"), ({"rounds": True}, "an integer")):
+    (run,) = prepare(parse_spec(table() | {"measures": ["omegas"], "eval_every": 1})).run()
+    assert run.record.header.measures == ("omegas",)
+    assert run.record.rows[0].extra["phi"] > run.record.rows[-1].extra["phi"]
+    for wrong, sentence in (
+        ({"measures": 1}, "`measures` must be a list of names"),
+        ({"measures": [1]}, "`measures` must be a list of names"),
+        ({"omegas": True}, 'write `measures = \\["omegas"\\]`'),
+        ({"rounds": True}, "an integer"),
+    ):
         with pytest.raises(InputError, match=sentence):
             parse_spec(table() | wrong)
     with pytest.raises(InputError, match="DSGD has none"):
-        prepare(parse_spec(table() | {"omegas": True, "methods": [{"name": "dsgd", "lr": 0.1}]}))
+        prepare(parse_spec(table() | {"measures": ["omegas"], "methods": [{"name": "dsgd", "lr": 0.1}]}))
     (tmp_path / "my.toml").write_text(
-        'rounds = 2\nomegas = true\n[problem]\nobjective = "quadratic"\nclients = 4\n[graph]\nname = "ring"\n'
+        'rounds = 2\nmeasures = ["omegas"]\n[problem]\nobjective = "quadratic"\nclients = 4\n[graph]\nname = "ring"\n'
         '[[methods]]\nname = "beer"\nlr = 0.1\ngamma = 0.1\ncompressor = "top_k:0.5"\n'
     )
     done = forked("launch", "my.toml", cwd=tmp_path)
     assert done.returncode == 2
-    assert "in one process: by `gossamer run`" in done.stderr
+    assert "`measures` need all clients in one process" in done.stderr
 
 
 def test_seeds_are_checked_together_and_strangers_are_not() -> None:
-    runs = gs.simulate(METHOD, PROBLEM, MIXING, rounds=10, eval_every=1, omegas=True, seed=(0, 1), x0="normal")
+    runs = gs.simulate(METHOD, PROBLEM, MIXING, rounds=10, eval_every=1, measures=OMEGA, seed=(0, 1), x0="normal")
     checked = check_records([run.record for run in runs])
     assert [finding.verdict for finding in checked.findings[:5]] == ["holds"] * 5
     assert checked.certificate is None
-    assert checked.verdict == "cannot be told"
+    assert checked.verdict == "inconclusive"
     other = gs.simulate(
-        gs.BEER(lr=0.2, gamma=0.3, compressor=gs.top_k(2)), PROBLEM, MIXING, rounds=10, eval_every=1, omegas=True
+        gs.BEER(lr=0.2, gamma=0.3, compressor=gs.top_k(2)),
+        PROBLEM,
+        MIXING,
+        rounds=10,
+        eval_every=1,
+        measures=OMEGA,
     )
     with pytest.raises(InputError, match="one record or more"):
         check_records([])
@@ -235,18 +247,19 @@ def test_seeds_are_checked_together_and_strangers_are_not() -> None:
         check_records([runs[0].record, other.record])
 
 
-@pytest.mark.parametrize("proof", [None, "x", {"L": 1}, {"alpha": 0.5}])
-def test_damaged_headers_get_a_sentence(proof: object) -> None:
-    run = gs.simulate(METHOD, PROBLEM, MIXING, rounds=2, eval_every=1, omegas=True)
-    run.record.header["proof"] = proof
+@pytest.mark.parametrize("proof", [{}, {"L": 1}, {"alpha": 0.5}, {"alpha": "much"}])
+def test_damaged_headers_get_a_sentence(proof: dict[str, object]) -> None:
+    run = gs.simulate(METHOD, PROBLEM, MIXING, rounds=2, eval_every=1, measures=OMEGA)
+    run.record.header = replace(run.record.header, facts={"omegas": proof})
     with pytest.raises(DataError, match="says nothing of the proof"):
         check_records([run.record])
 
 
-@pytest.mark.parametrize(("name", "value"), [("alpha", "much"), ("L", -1.0), ("gamma", 2.0), ("mu", 1e9), ("lr", "x")])
+@pytest.mark.parametrize(("name", "value"), [("alpha", 0.0), ("L", -1.0), ("gamma", 2.0), ("mu", 1e9), ("lr", -1)])
 def test_absurd_constants_get_a_sentence(name: str, value: object) -> None:
-    run = gs.simulate(METHOD, PROBLEM, MIXING, rounds=2, eval_every=1, omegas=True)
-    run.record.header["proof"][name] = value
+    run = gs.simulate(METHOD, PROBLEM, MIXING, rounds=2, eval_every=1, measures=OMEGA)
+    facts = {**run.record.header.facts["omegas"], name: value}
+    run.record.header = replace(run.record.header, facts={"omegas": facts})
     with pytest.raises(InputError, match=f"`{name}` must be"):
         check_records([run.record])
 

@@ -21,7 +21,8 @@ from gossamer.compression.base import checking_later
 from gossamer.errors import NonFiniteError, RunError
 from gossamer.kernels import Mixer, reference
 from gossamer.records import checkpoint
-from gossamer.records.record import COLUMNS, ON_REQUEST, Record
+from gossamer.records.record import Record
+from gossamer.records.rows import COLUMNS, End
 from gossamer.runtime import session
 from gossamer.runtime.simulation import Simulation
 from gossamer.topology.graphs import build_graph
@@ -34,7 +35,7 @@ BEER = gs.BEER(lr=0.1, gamma=0.4, compressor=gs.gsgd(5))
 def test_one_method_one_seed() -> None:
     run = gs.simulate(BEER, PROBLEM, MIXING, rounds=50, batch_size=4, seed=3, eval_every=7)
     assert isinstance(run.frame, pd.DataFrame)
-    assert list(run.frame.columns) == [name for name in COLUMNS if name not in ON_REQUEST]
+    assert list(run.frame.columns) == list(COLUMNS)
     assert run.frame["round"].tolist() == [0, 7, 14, 21, 28, 35, 42, 49, 50]
     assert run.final["round"] == 50
     assert run.x.shape == (6, 8)
@@ -183,8 +184,8 @@ def test_divergence_stops_the_run_and_says_so(tmp_path: Path, caplog: pytest.Log
     assert run.diverged in caplog.text
     end = run.record.end
     assert end is not None
-    assert end["status"] == "diverged"
-    assert run.final["round"] == end["round"] - 1, "the last finite state is in the record"
+    assert end.status == "diverged"
+    assert run.final["round"] == end.round - 1, "the last finite state is in the record"
     assert torch.isfinite(run.x).all()
     kept = gs.read_record(tmp_path / "DSGD-seed0.jsonl")
     assert kept.end == end
@@ -306,7 +307,7 @@ except RunError as error:
     assert done.stdout.startswith(f"The run could not be finished: '{tmp_path}/DSGD-seed")
     assert "cannot be written: File too large" in done.stdout
     assert done.stderr == "", "no file is left to the garbage collector"
-    assert gs.read_record(tmp_path / "DSGD-seed0.jsonl").rows[10]["round"] == 10
+    assert gs.read_record(tmp_path / "DSGD-seed0.jsonl").rows[10].round == 10
 
 
 @FULL
@@ -396,16 +397,17 @@ gs.simulate(gs.DSGD(lr=0.01), problem, mixing, rounds=10**9, eval_every=1, recor
     assert record.end is None
     assert len(record.rows) > 50
     assert record.frame["round"].tolist() == list(range(len(record.rows)))
-    assert record.header["method"] == {"name": "DSGD", "lr": 0.01, "order": "combine-then-adapt"}
+    assert record.header.method == {"name": "DSGD", "lr": 0.01, "order": "combine-then-adapt"}
 
 
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (b"", "no header"),
+        (b"", "is empty"),
         (b"{}\n", "no header"),
-        (b'{"gossamer": "0"}\nnonsense\n{"round": 1}\n', "damaged in line 2"),
-        (b'{"gossamer": "0"}\n[1]\n', "damaged in line 2"),
+        (b'{"gossamer": "0", "label": "A", "seed": 0}\nnonsense\n{"round": 1}\n', "damaged in line 2"),
+        (b'{"gossamer": "0", "label": "A", "seed": 0}\n[1]\n', "damaged in line 2"),
+        (b'{"gossamer": "0", "seed": 0}\n', "damaged in line 1: it has no `label`"),
         (b"\xff\xfe\n", "no header"),
         (b"[" * 100_000 + b"\n{}\n", "damaged in line 1"),
     ],
@@ -426,7 +428,7 @@ def test_records_survive_a_round_trip(tmp_path: Path) -> None:
     ]
     read: Record = gs.read_record(tmp_path / "a-b-c-seed4.jsonl")
     assert read.label == "a/b: c"
-    assert read.end == {"status": "finished", "round": 20}
+    assert read.end == End("finished", 20)
     pd.testing.assert_frame_equal(read.frame, runs[1].frame)
     for line in (tmp_path / "a-b-c-seed4.jsonl").read_text().splitlines():
         json.loads(line)

@@ -8,8 +8,9 @@ import pytest
 
 import gossamer as gs
 from gossamer.errors import InputError
+from gossamer.paper.omegas import Omegas, measured_of
+from gossamer.records.rows import Row
 from gossamer.theory import Checked, Measured, certify, check_run
-from gossamer.theory.check import measured_of
 
 PROBLEM = gs.quadratic(clients=6, d=8, dtype="float64")
 MIXING = gs.mixing_matrix(gs.complete(6))
@@ -25,8 +26,9 @@ CONSTANTS: dict[str, Any] = {
     "mu": FOUND.mu,
     "minimum": PROBLEM.minimum(),
 }
+OMEGAS = [Omegas()]
 METHOD = gs.BEER(lr=FOUND.lr, gamma=FOUND.gamma, compressor=gs.top_k(4))
-RUN = measured_of([gs.simulate(METHOD, PROBLEM, MIXING, rounds=80, eval_every=1, omegas=True).record.rows])
+RUN = measured_of([gs.simulate(METHOD, PROBLEM, MIXING, rounds=80, eval_every=1, measures=OMEGAS).record.rows])
 
 
 def verdicts(checked: Checked) -> dict[str, str]:
@@ -83,7 +85,7 @@ def test_a_broken_theorem_is_found() -> None:
 def test_a_wrong_smoothness_is_found() -> None:
     """With a tenth of L, the trackers move more than the lemma allows."""
     fast = gs.BEER(lr=1.0, gamma=0.01, compressor=gs.top_k(8))
-    rows = gs.simulate(fast, PROBLEM, MIXING, rounds=5, eval_every=1, omegas=True, x0="normal").record.rows
+    rows = gs.simulate(fast, PROBLEM, MIXING, rounds=5, eval_every=1, measures=OMEGAS, x0="normal").record.rows
     constants = CONSTANTS | {"alpha": 1.0, "gamma": 0.01, "lr": 1.0, "mu": None}
     assert verdicts(check_run(measured_of([rows]), **constants))["f"] == "holds"
     found = verdicts(check_run(measured_of([rows]), **constants | {"L": FOUND.L / 10}))
@@ -92,10 +94,10 @@ def test_a_wrong_smoothness_is_found() -> None:
 
 def test_steps_that_are_not_certified() -> None:
     faster = gs.BEER(lr=1.1 * FOUND.lr, gamma=FOUND.gamma, compressor=gs.top_k(4))
-    rows = gs.simulate(faster, PROBLEM, MIXING, rounds=20, eval_every=1, omegas=True).record.rows
+    rows = gs.simulate(faster, PROBLEM, MIXING, rounds=20, eval_every=1, measures=OMEGAS).record.rows
     checked = check_run(measured_of([rows]), **CONSTANTS | {"lr": 1.1 * FOUND.lr})
     assert checked.certificate is None
-    assert checked.verdict == "cannot be told"
+    assert checked.verdict == "inconclusive"
     assert "not certified" in checked.findings[-1].why
 
 
@@ -104,10 +106,10 @@ def test_steps_that_are_certified_for_one_theorem() -> None:
     lr = certify(0.5, MIXING.rho, MIXING.C, FOUND.L, gamma=FOUND.gamma).lr
     assert lr > FOUND.lr
     method = gs.BEER(lr=lr, gamma=FOUND.gamma, compressor=gs.top_k(4))
-    rows = gs.simulate(method, PROBLEM, MIXING, rounds=20, eval_every=1, omegas=True).record.rows
+    rows = gs.simulate(method, PROBLEM, MIXING, rounds=20, eval_every=1, measures=OMEGAS).record.rows
     checked = check_run(measured_of([rows]), **CONSTANTS | {"lr": lr})
     found = verdicts(checked)
-    assert found.pop("Theorem 4.3, 4.4") == "cannot be told"
+    assert found.pop("Theorem 4.3, 4.4") == "inconclusive"
     assert set(found.values()) == {"holds"}
     assert "Theorem 4.1 alone" in checked.findings[-1].why
 
@@ -127,7 +129,7 @@ def test_an_expectation_is_judged_by_its_confidence_interval() -> None:
     assert check_run(replace(many, omegas=far), **CONSTANTS, is_random=True).findings[2].verdict == "does not hold"
     one = Measured(RUN.rounds, far[:1], RUN.loss, RUN.grad_norm)
     finding = check_run(one, **CONSTANTS, is_random=True).findings[2]
-    assert finding.verdict == "cannot be told"
+    assert finding.verdict == "inconclusive"
     assert "take several seeds" in finding.why
     assert check_run(replace(many, omegas=near), **CONSTANTS).findings[2].verdict == "does not hold"
 
@@ -140,7 +142,9 @@ def test_a_tight_expectation_raises_no_alarm(n: int) -> None:
     constants = {"alpha": 2 / 3, "rho": mixing.rho, "C": mixing.C, "L": 1.0, "n": n, "gamma": 0.1, "lr": 1e-4}
     for group in range(4):
         seeds = range(10 * group, 10 * group + 10)
-        runs = gs.simulate([method], problem, mixing, rounds=150, eval_every=1, batch_size=1, omegas=True, seed=seeds)
+        runs = gs.simulate(
+            [method], problem, mixing, rounds=150, eval_every=1, batch_size=1, measures=OMEGAS, seed=seeds
+        )
         measured, sigma = measured_of([run.record.rows for run in runs]), problem.noise_bound() ** 0.5
         checked = check_run(measured, **constants, sigma=sigma, is_random=True)  # type: ignore[arg-type]
         assert [finding.verdict for finding in checked.findings[:5]] == ["holds"] * 5
@@ -154,7 +158,7 @@ def test_float32_breaks_nothing() -> None:
     rough = replace(RUN, loss=RUN.loss.astype(np.float16).astype(np.float64))
     assert verdicts(check_run(rough, **CONSTANTS))["f"] == "does not hold"
     finding = check_run(rough, **CONSTANTS, is_float64=False).findings[4]
-    assert finding.verdict == "cannot be told"
+    assert finding.verdict == "inconclusive"
     assert "run it in float64" in finding.why
 
 
@@ -172,12 +176,12 @@ def test_gaps_between_the_rounds() -> None:
     without_one = Measured(*(np.delete(part, 10, axis=0 if part.ndim == 1 else 1) for part in vars(RUN).values()))
     for sparse in (every_fifth, without_one):
         found = check_run(sparse, **CONSTANTS)
-        assert verdicts(found)["Omega_1"] == verdicts(found)["Theorem 4.1, 4.2"] == "cannot be told"
+        assert verdicts(found)["Omega_1"] == verdicts(found)["Theorem 4.1, 4.2"] == "inconclusive"
         assert "eval_every = 1" in found.findings[0].why
         assert verdicts(found)["Theorem 4.3, 4.4"] == "holds"
     assert check_run(every_fifth, **CONSTANTS).findings[0].rounds is None
     assert check_run(without_one, **CONSTANTS).findings[0].tightest is not None
-    assert set(verdicts(check_run(RUN, **CONSTANTS | {"sigma": None})).values()) == {"cannot be told"}
+    assert set(verdicts(check_run(RUN, **CONSTANTS | {"sigma": None})).values()) == {"inconclusive"}
 
 
 def test_impossible_inputs() -> None:
@@ -192,4 +196,4 @@ def test_impossible_inputs() -> None:
     with pytest.raises(InputError, match="A check takes"):
         check_run(replace(RUN, loss=RUN.loss[:, 1:]), **CONSTANTS)
     with pytest.raises(InputError, match="No round has Omega_1 to Omega_5"):
-        measured_of([[{"round": 0, "loss": 1.0}]])
+        measured_of([[Row(round=0, loss=1.0)]])

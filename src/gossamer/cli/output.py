@@ -33,7 +33,7 @@ _PICTURES = (".png", ".pdf", ".svg")
 VERDICTS = {
     "holds": "[green]holds[/]",
     "does not hold": "[red]does not hold[/]",
-    "cannot be told": "[yellow]cannot be told[/]",
+    "inconclusive": "[yellow]inconclusive[/]",
 }
 """Verdicts with their colours in tables."""
 

@@ -83,7 +83,7 @@ class Message(ABC):
     @property
     @abstractmethod
     def bits_nominal(self) -> int:
-        """Bits of one row as the paper counts them: b per coordinate, without norms, indices and headers."""
+        """Nominal bits of one row: b per coordinate, without norms, indices and headers."""
 
     def bits_nominal_of_rows(self) -> npt.NDArray[np.int64]:
         """(rows,): `bits_nominal` of each row."""

@@ -1,7 +1,7 @@
-"""The paper's claims and their verdicts. claims.toml says what is claimed and where the line is; here it is measured.
+"""The paper's claims and their verdicts. claims.toml has the claims and their limits; here they are measured.
 
-A claim holds if every seed says so, does not hold if every seed says not, and cannot be told where they disagree, where
-a run is missing, or where runs were shortened.
+A claim holds if every seed agrees, does not hold if no seed does, and is inconclusive where seeds disagree, where a run
+is missing, or where runs were shortened.
 """
 
 import math
@@ -11,19 +11,21 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.resources import files
 from statistics import fmean
-from typing import Any, Literal
+from typing import Literal
 
 from gossamer.paper.rates.fit import Fit
 from gossamer.paper.results import MissingRunsError, Numbers, Results, each, largest, less, ratio, smallest, times
-from gossamer.theory.check import Verdict
+from gossamer.report.claims import ClaimRow
+from gossamer.theory.verdict import VERDICTS, Verdict
 
-Measure = Callable[[Results], Numbers]
+Quantity = Callable[[Results], Numbers]
+"""One number per seed, or one in all where nothing is random."""
 
 PUBLISHED = "-published"
 """What the name of a claim ends in that is judged again, on runs as published."""
 
 _NEAR = 1.2  # a level that a method must reach is this far above a floor, so that the floor's noise does not decide
-_measures: dict[str, Measure] = {}
+_quantities: dict[str, Quantity] = {}
 
 
 @dataclass(frozen=True)
@@ -39,15 +41,15 @@ class Claim:
     bound: Literal["at most", "at least"]
     limit: float
     why: str
-    """Why the line is drawn there."""
+    """Why this limit."""
     note: str = ""
     """What is known of why it fails; shown where it does."""
     published: bool = False
-    """Whether it is judged on the runs as published, too."""
+    """Whether it is also judged on the runs as published."""
 
     @property
     def rule(self) -> str:
-        """The line, in words."""
+        """The limit, in words."""
         return f"{self.bound} {self.limit:.3g}"
 
     def is_met(self, value: float) -> bool:
@@ -66,23 +68,23 @@ class Judged:
     rule: str = ""
     """In place of the claim's own."""
 
-    def row(self) -> dict[str, Any]:
-        """As plain data, for files and tables; a number that is not finite is None."""
+    def row(self) -> ClaimRow:
+        """For files and tables; a number that is not finite is None."""
         claim = self.claim
         finite = [value if math.isfinite(value) else None for value in self.values]
         whole = [value for value in finite if value is not None]
-        return {
-            "id": claim.id,
-            "where": claim.where,
-            "says": claim.says,
-            "quantity": claim.quantity,
-            "rule": self.rule or claim.rule,
-            "why": claim.why,
-            "values": finite,
-            "value": fmean(whole) if whole and len(whole) == len(finite) else None,
-            "verdict": self.verdict,
-            "note": self.note,
-        }
+        return ClaimRow(
+            claim.id,
+            claim.where,
+            claim.says,
+            claim.quantity,
+            self.rule or claim.rule,
+            claim.why,
+            tuple(finite),
+            fmean(whole) if whole and len(whole) == len(finite) else None,
+            self.verdict,
+            self.note,
+        )
 
 
 def claims() -> list[Claim]:
@@ -94,16 +96,16 @@ def claims() -> list[Claim]:
 def judge(claim: Claim, results: Results, *, too_short: bool = False) -> Judged:
     """The verdict on a claim; of shortened runs, the numbers are given and nothing is concluded."""
     try:
-        values = _measures[claim.id](results)
+        values = _quantities[claim.id](results)
     except MissingRunsError:
-        return Judged(claim, "cannot be told", note="The runs it needs are not there.")
+        return Judged(claim, "inconclusive", note="The runs it needs are not there.")
     agree = [claim.is_met(value) for value in values if not math.isnan(value)]
     if not values or len(agree) < len(values):
-        return Judged(claim, "cannot be told", values, "The quantity is not defined on these runs.")
-    verdict: Verdict = "holds" if all(agree) else "does not hold" if not any(agree) else "cannot be told"
+        return Judged(claim, "inconclusive", values, "The quantity is not defined on these runs.")
+    verdict: Verdict = "holds" if all(agree) else "does not hold" if not any(agree) else "inconclusive"
     if too_short:
-        return Judged(claim, "cannot be told", values, f"These runs are shortened; so far: {verdict}.")
-    notes = ["The seeds disagree."] if verdict == "cannot be told" else []
+        return Judged(claim, "inconclusive", values, f"These runs are shortened; so far: {verdict}.")
+    notes = ["The seeds disagree."] if verdict == "inconclusive" else []
     if any(math.isinf(value) for value in values):
         notes.append("Infinite: a run diverged, or never got there.")
     notes += [claim.note] if claim.note and verdict != "holds" else []
@@ -132,9 +134,9 @@ def judge_fit(fit: Fit, *, too_short: bool = False) -> Judged:
         "the whole interval, to a tenth of theory's exponent for a finite range and a grid of steps",
     )
     rule = claim.rule if fit.is_bound else f"{fit.theory:.3g}, give or take {fit.tolerance:.2g}"
-    interval = f"95 in a hundred interval {fit.low:.3g} to {fit.high:.3g}."
+    interval = f"95% confidence interval {fit.low:.3g} to {fit.high:.3g}."
     if too_short:
-        return Judged(claim, "cannot be told", [fit.slope], f"Shortened; so far: {fit.agrees}. {interval}", rule)
+        return Judged(claim, "inconclusive", [fit.slope], f"Shortened; so far: {fit.agrees}. {interval}", rule)
     return Judged(claim, fit.agrees, [fit.slope], f"{interval} {fit.note}".strip(), rule)
 
 
@@ -155,16 +157,16 @@ def _is_begun(claim: Claim, results: Results) -> bool:
 
 def counted(verdicts: Sequence[str]) -> dict[str, int]:
     """How many claims got each verdict."""
-    return {name: sum(one == name for one in verdicts) for name in ("holds", "does not hold", "cannot be told")}
+    return {name: sum(one == name for one in verdicts) for name in VERDICTS}
 
 
-# What is measured. Every function gives one number a seed, or one in all where nothing is random.
+# What is measured.
 
 
-def _measure(name: str) -> Callable[[Measure], Measure]:
-    def register(measure: Measure) -> Measure:
-        _measures[name] = measure
-        return measure
+def _quantity(name: str) -> Callable[[Quantity], Quantity]:
+    def register(quantity: Quantity) -> Quantity:
+        _quantities[name] = quantity
+        return quantity
 
     return register
 
@@ -177,17 +179,17 @@ def _accuracy(r: Results, job: str, label: str) -> Numbers:
     return r.final(job, label, "accuracy")
 
 
-def _norms(job: str, above: str, below: str) -> Measure:
+def _norms(job: str, above: str, below: str) -> Quantity:
     """Final gradient norm of one method over another's."""
     return lambda r: ratio(_norm(r, job, above), _norm(r, job, below))
 
 
-@_measure("data-a9a")
+@_quantity("data-a9a")
 def _positive_clients(r: Results) -> Numbers:
     return [abs(5.0 - sum(2 * mine > total for (mine,), total in r.shares("figure1", ["1"])))]
 
 
-@_measure("data-mnist")
+@_quantity("data-mnist")
 def _own_digit(r: Results) -> Numbers:
     shares = r.shares("figure2", [str(digit) for digit in range(10)])
     return [fmean(counts[i % 10] / total for i, (counts, total) in enumerate(shares))]
@@ -196,24 +198,24 @@ def _own_digit(r: Results) -> Numbers:
 # Figure 1
 
 _FOUR = ("BEER", "CHOCO-SGD", "DSGD", "D2")
-_measures["fig1-choco"] = _norms("figure1", "CHOCO-SGD", "D2")
-_measures["fig1-beer"] = _norms("figure1", "BEER", "D2")
+_quantities["fig1-choco"] = _norms("figure1", "CHOCO-SGD", "D2")
+_quantities["fig1-beer"] = _norms("figure1", "BEER", "D2")
 
 
-@_measure("fig1-bits")
+@_quantity("fig1-bits")
 def _bits_to_the_highest_floor(r: Results) -> Numbers:
     level = times(_NEAR, largest(*(_norm(r, "figure1", label) for label in _FOUR)))
     beer, choco, dsgd, d2 = (r.until("figure1", label, "grad_norm", level, "bits") for label in _FOUR)
     return ratio(largest(beer, choco), smallest(dsgd, d2))
 
 
-@_measure("fig1-accuracy")
+@_quantity("fig1-accuracy")
 def _lead_in_accuracy(r: Results) -> Numbers:
     beer, *others = (_accuracy(r, "figure1", label) for label in _FOUR)
     return less(beer, largest(*others))
 
 
-@_measure("fig1-learns")
+@_quantity("fig1-learns")
 def _bits_to_accuracy(r: Results) -> Numbers:
     labels = ("BEER", "DSGD", "D2")
     level = smallest(*(_accuracy(r, "figure1", label) for label in labels))
@@ -223,44 +225,44 @@ def _bits_to_accuracy(r: Results) -> Numbers:
 
 # Figure 2, and both together
 
-_measures["fig2-beer"] = _norms("figure2", "BEER", "D2")
+_quantities["fig2-beer"] = _norms("figure2", "BEER", "D2")
 
 
-@_measure("fig2-bits")
+@_quantity("fig2-bits")
 def _bits_to_d2(r: Results) -> Numbers:
     level = times(1.5, _norm(r, "figure2", "D2"))
     return ratio(*(r.until("figure2", label, "grad_norm", level, "bits") for label in ("BEER", "D2")))
 
 
-@_measure("fig2-floor")
+@_quantity("fig2-floor")
 def _floors(r: Results) -> Numbers:
     beer, *others = (_norm(r, "figure2", label) for label in ("BEER", "CHOCO-SGD", "DSGD"))
     return ratio(smallest(*others), beer)
 
 
-@_measure("fig2-accuracy")
+@_quantity("fig2-accuracy")
 def _difference_to_d2(r: Results) -> Numbers:
     return each(abs, less(_accuracy(r, "figure2", "BEER"), _accuracy(r, "figure2", "D2")))
 
 
-@_measure("fig2-best")
+@_quantity("fig2-best")
 def _lead_of_two(r: Results) -> Numbers:
     beer, choco, dsgd, d2 = (_accuracy(r, "figure2", label) for label in _FOUR)
     return less(smallest(beer, d2), largest(choco, dsgd))
 
 
-@_measure("all-choco")
+@_quantity("all-choco")
 def _after_chocos_bits(r: Results) -> Numbers:
     found = []
     for job in ("figure1", "figure2"):
-        ends = [float(record.rows[-1]["bits"]) for record in r.of(job, "CHOCO-SGD")]
+        ends = [record.rows[-1].bits or 0.0 for record in r.of(job, "CHOCO-SGD")]
         found.append(ratio(r.at(job, "BEER", "grad_norm", "bits", ends), _norm(r, job, "CHOCO-SGD")))
     return largest(*found)
 
 
 for _other in ("D2", "DSGD"):
     _pair = (_norms("figure1", "BEER", _other), _norms("figure2", "BEER", _other))
-    _measures[f"all-{_other.lower()}"] = lambda r, pair=_pair: largest(*(one(r) for one in pair))  # type: ignore[misc]
+    _quantities[f"all-{_other.lower()}"] = lambda r, pair=_pair: largest(*(one(r) for one in pair))  # type: ignore[misc]
 
 
 # Figure 3
@@ -279,23 +281,23 @@ def _rho(r: Results, graph: str) -> float:
     return r.rho(_GRAPHS[graph])
 
 
-def _off(*graphs: str) -> Measure:
+def _off(*graphs: str) -> Quantity:
     """How far gaps are from the paper's."""
     return lambda r: [max(abs(_rho(r, graph) / _GAPS[graph] - 1) for graph in graphs)]
 
 
-_measures["fig3-ring"] = _off("ring")
-_measures["fig3-gaps"] = _off("star", "grid")
-_measures["fig3-random"] = lambda r: [_rho(r, "random, p = 0.2") - _rho(r, "random, p = 0.5")]
+_quantities["fig3-ring"] = _off("ring")
+_quantities["fig3-gaps"] = _off("star", "grid")
+_quantities["fig3-random"] = lambda r: [_rho(r, "random, p = 0.2") - _rho(r, "random, p = 0.5")]
 
 
-@_measure("fig3-similar")
+@_quantity("fig3-similar")
 def _spread_of_graphs(r: Results) -> Numbers:
     norms = [_norm(r, job, graph) for graph, job in _GRAPHS.items()]
     return ratio(largest(*norms), smallest(*norms))
 
 
-@_measure("fig3-cube")
+@_quantity("fig3-cube")
 def _against_the_cube(r: Results) -> Numbers:
     level = times(_NEAR, largest(*(_norm(r, job, graph) for graph, job in _GRAPHS.items())))
     slow, fast = (r.until(_GRAPHS[g], g, "grad_norm", level, "round") for g in ("ring", "random, p = 0.5"))
@@ -306,7 +308,7 @@ def _against_the_cube(r: Results) -> Numbers:
 # Figure 4, at the paper's steps and at tuned ones
 
 
-def _to_the_end(job: str, x: str, *labels: str) -> Measure:
+def _to_the_end(job: str, x: str, *labels: str) -> Quantity:
     """`x` until the norm is near the final one without compression: the slowest of the labels over no compression."""
 
     def measure(r: Results) -> Numbers:
@@ -317,7 +319,7 @@ def _to_the_end(job: str, x: str, *labels: str) -> Measure:
     return measure
 
 
-def _lead_of_gsgd(job: str) -> Measure:
+def _lead_of_gsgd(job: str) -> Quantity:
     def measure(r: Results) -> Numbers:
         gsgd, *others = (_accuracy(r, job, label) for label in ("gsgd_5", "no compression", "top_10"))
         return less(gsgd, largest(*others))
@@ -326,28 +328,28 @@ def _lead_of_gsgd(job: str) -> Measure:
 
 
 for _tag, _job in {"fig4": "figure4", "fig4-tuned": "figure4-tuned"}.items():
-    _measures[f"{_tag}-bits"] = _to_the_end(_job, "bits", "gsgd_5", "top_10")
-    _measures[f"{_tag}-faster"] = _to_the_end(_job, "round", "gsgd_5")
-    _measures[f"{_tag}-slower"] = _to_the_end(_job, "round", "top_10")
-    _measures[f"{_tag}-accuracy"] = _lead_of_gsgd(_job)
-    _measures[f"{_tag}-similar"] = _norms(_job, "gsgd_5", "no compression")
+    _quantities[f"{_tag}-bits"] = _to_the_end(_job, "bits", "gsgd_5", "top_10")
+    _quantities[f"{_tag}-faster"] = _to_the_end(_job, "round", "gsgd_5")
+    _quantities[f"{_tag}-slower"] = _to_the_end(_job, "round", "top_10")
+    _quantities[f"{_tag}-accuracy"] = _lead_of_gsgd(_job)
+    _quantities[f"{_tag}-similar"] = _norms(_job, "gsgd_5", "no compression")
 
 
-@_measure("fig4-same-bits")
+@_quantity("fig4-same-bits")
 def _bits_a_round(r: Results) -> Numbers:
     last = [[record.rows[-1] for record in r.of("figure4", label)] for label in ("gsgd_5", "top_10")]
-    sent = [[row["bits"] / row["round"] if row["round"] else math.nan for row in rows] for rows in last]
+    sent = [[(row.bits or 0.0) / row.round if row.round else math.nan for row in rows] for rows in last]
     return ratio(largest(*sent), smallest(*sent))
 
 
 # Figure 5
 
-_measures["fig5-level"] = lambda r: _accuracy(r, "figure5", "BEER")
-_measures["fig5-accuracy"] = lambda r: less(_accuracy(r, "figure5", "BEER"), _accuracy(r, "figure5", "CHOCO-SGD"))
-_measures["fig5-norm"] = _norms("figure5", "BEER", "CHOCO-SGD")
+_quantities["fig5-level"] = lambda r: _accuracy(r, "figure5", "BEER")
+_quantities["fig5-accuracy"] = lambda r: less(_accuracy(r, "figure5", "BEER"), _accuracy(r, "figure5", "CHOCO-SGD"))
+_quantities["fig5-norm"] = _norms("figure5", "BEER", "CHOCO-SGD")
 
 
-@_measure("fig5-early")
+@_quantity("fig5-early")
 def _early_gain(r: Results) -> Numbers:
     found = []
     for label in ("BEER", "CHOCO-SGD"):
@@ -359,7 +361,7 @@ def _early_gain(r: Results) -> Numbers:
     return smallest(*found)
 
 
-def _last_half(label: str) -> Measure:
+def _last_half(label: str) -> Quantity:
     """The last gradient norm over the one half-way, each a mean of three evaluations."""
 
     def measure(r: Results) -> Numbers:
@@ -371,5 +373,5 @@ def _last_half(label: str) -> Measure:
     return measure
 
 
-_measures["fig5-improves"] = _last_half("BEER")
-_measures["fig5-floor"] = _last_half("CHOCO-SGD")
+_quantities["fig5-improves"] = _last_half("BEER")
+_quantities["fig5-floor"] = _last_half("CHOCO-SGD")

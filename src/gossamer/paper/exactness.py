@@ -1,11 +1,11 @@
 """Which methods find the exact minimiser, and how the floors of the others fall with the step size.
 
-A strongly convex finite sum of least squares: 8 clients on a ring with weights 1/3, 10 coordinates, 6 rows a client,
+A strongly convex finite sum of least squares: 8 clients on a ring with weights 1/3, 10 coordinates, 6 rows per client,
 sorted so that clients differ; in float64, with top_3 of 10 or 3-bit dithering. The error is the root mean square
 distance of the clients' models to the minimiser.
 
 PORTER with clipping has another fixed point, where the clipped gradients sum to zero. It is shown on three clients with
-f_i = (x - a_i)^2 / 2 and a = (0, 0, D), clipped to tau = 1: two clients outvote the third however far away it is, so
+f_i = (x - a_i)^2 / 2 and a = (0, 0, D), clipped to tau = 1: two clients outvote the third at any distance, so
 the norm of grad f there grows with D.
 """
 
@@ -31,7 +31,7 @@ from gossamer.topology import MixingMatrix, mixing_matrix, ring
 CLIENTS, ROWS, COORDINATES = 8, 6, 10
 EXACT = 1e-8  # what an exact method must reach
 _LOOK_EVERY = 50  # rounds
-_DONE = 1e-12  # an exact method that is there need not go on
+_DONE = 1e-12  # an exact method stops here
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Entry:
     power: float | None = None
     """The floor falls as lr^power; None for a method that is exact."""
     batch_size: int | None = None
-    """Data rows a gradient; None for full gradients."""
+    """Data rows per gradient; None for full gradients."""
     why: str = ""
     """What the floor comes from."""
     gamma_power: float = 0.0
@@ -104,8 +104,8 @@ def entries() -> list[Entry]:
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """What a method came to."""
+class Exactness:
+    """What a method reached."""
 
     entry: Entry
     rounds: int
@@ -171,7 +171,7 @@ def world() -> tuple[LinearModel, MixingMatrix, Tensor]:
     return problem, mixing_matrix(ring(CLIENTS), "metropolis"), torch.linalg.solve(curvature, a.T @ y / len(a))
 
 
-def run(entry: Entry, rounds: int, progress: Callable[[int], None] | None = None) -> Outcome:
+def run(entry: Entry, rounds: int, progress: Callable[[int], None] | None = None) -> Exactness:
     """Run an entry: an exact method until it is there, another at three step sizes side by side to the end."""
     problem, mixing, point = world() if entry.apart is None else clipping_world(entry.apart)
     lr = entry.method.lr_at(0)
@@ -197,7 +197,7 @@ def run(entry: Entry, rounds: int, progress: Callable[[int], None] | None = None
             elif sim.t > rounds // 2:
                 late.append(errors)
     if len(sim.alive) < len(steps):
-        return Outcome(entry, sim.t, dict.fromkeys(steps, math.inf), None if entry.apart is None else math.inf)
+        return Exactness(entry, sim.t, dict.fromkeys(steps, math.inf), None if entry.apart is None else math.inf)
     means = [math.sqrt(sum(row[place] ** 2 for row in late) / len(late)) for place in range(len(steps))]
     norm = None if entry.apart is None else float(gradient_norms(sim)[0])
-    return Outcome(entry, sim.t, dict(zip(steps, means, strict=True)), norm)
+    return Exactness(entry, sim.t, dict(zip(steps, means, strict=True)), norm)

@@ -1,4 +1,4 @@
-"""The paper's figures as jobs: which specs each needs, and the pictures that are drawn of their records."""
+"""The paper's figures as jobs: which specs each needs, and their records."""
 
 import hashlib
 import json
@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from gossamer.errors import DataError, InputError
+from gossamer.files import write_text
 from gossamer.paper import shipped_spec
 from gossamer.paper.published import as_published
-from gossamer.records.record import Record, record_name
-from gossamer.report.gather import load_record
+from gossamer.records.record import Record, read_record, record_name
 from gossamer.runtime.experiment import prepare
 from gossamer.runtime.recorder import Progress
-from gossamer.spec import Spec, load_spec
+from gossamer.spec import Spec, Table, load_spec
 
 FIGURES = {
     "fig1": "Figure 1: logistic regression, BEER against CHOCO-SGD, DSGD and D2",
@@ -24,7 +24,7 @@ FIGURES = {
     "fig4": "Figure 4: BEER with three compressors",
     "fig5": "Figure 5: a convolutional network, BEER against CHOCO-SGD",
 }
-GRAPHS: dict[str, dict[str, Any]] = {
+GRAPHS: dict[str, Table] = {
     "ring": {"name": "ring"},
     "star": {"name": "star"},
     "grid": {"name": "grid", "rows": 8, "cols": 5},
@@ -44,10 +44,10 @@ class Job:
     @property
     def key(self) -> str:
         """A fingerprint of all that decides the result but the seeds, which have records of their own."""
-        said = {name: value for name, value in asdict(self.spec).items() if name not in ("text", "seeds", "name")}
-        if not said["omegas"]:  # what is measured beside the rest does not make it another experiment
-            del said["omegas"]
-        return hashlib.sha256(json.dumps(said, sort_keys=True, default=repr).encode()).hexdigest()[:10]
+        settings = {name: value for name, value in asdict(self.spec).items() if name not in ("text", "seeds", "name")}
+        if not settings["measures"]:
+            del settings["measures"]  # folders from before there were measures keep their names
+        return hashlib.sha256(json.dumps(settings, sort_keys=True, default=repr).encode()).hexdigest()[:10]
 
     @property
     def folder(self) -> str:
@@ -78,10 +78,10 @@ def _on_graphs(spec: Spec) -> Iterator[tuple[str, Spec]]:
     """Figure 3's spec on each of its graphs."""
     for label, graph in GRAPHS.items():
         name = "figure3-" + "".join(c for c in label.replace("random, ", "random") if c.isalnum())
-        said = spec.name.replace("a ring of 40", f"{label}, 40 clients")
+        title = spec.name.replace("a ring of 40", f"{label}, 40 clients")
         table = spec.methods[0] | {"label": label}
         weights = {"weights": spec.graph["weights"]}
-        yield name, replace(spec, name=said, graph=graph | weights, methods=[table])
+        yield name, replace(spec, name=title, graph=graph | weights, methods=[table])
 
 
 def _with_the_published_operator(spec: Spec) -> Spec:
@@ -91,7 +91,7 @@ def _with_the_published_operator(spec: Spec) -> Spec:
 
 
 def shortened(job: Job, rounds: int) -> Job:
-    """The job with at most so many rounds."""
+    """The job with at most this many rounds."""
     tables = [
         table | ({"rounds": min(table["rounds"], rounds)} if "rounds" in table else {}) for table in job.spec.methods
     ]
@@ -118,7 +118,7 @@ def run(
     on_start: Callable[[], None] | None = None,
     should_stop: Callable[[], bool] | None = None,
 ) -> list[Record]:
-    """The records of a job: those that its folder holds already, and for the rest it is run, or goes on where it was.
+    """The records of a job: those that its folder holds already; the others are run, or resumed.
 
     `on_start` is called before data is read, if there is anything to run.
     """
@@ -134,7 +134,7 @@ def run(
         place.mkdir(parents=True, exist_ok=True)
         if (place / "spec.toml").exists() and not (place / "spec.toml").is_file():  # a pipe would be waited for
             raise InputError(f"'{place / 'spec.toml'}' is no file; remove it.")
-        (place / "spec.toml").write_text(_text(job.spec), encoding="utf-8")
+        write_text(place / "spec.toml", _text(job.spec))
         experiment = prepare(job.spec, data_dir=data_dir, device=device)
         for label, seeds in missing.items():
             for seed in seeds:
@@ -145,17 +145,17 @@ def run(
                 methods={label: experiment.methods[label]},
             )
             part.run(place, progress, resume=True, should_stop=should_stop)
-    return [load_record(place / record_name(label, seed)) for label in job.labels for seed in job.spec.seeds]
+    return [read_record(place / record_name(label, seed)) for label in job.labels for seed in job.spec.seeds]
 
 
 def _clear(place: Path, label: str, seed: int) -> None:
     """Remove a record that is not one of this run under way: damaged, of something else, or over too early."""
     path = place / record_name(label, seed)
     try:
-        record = load_record(path) if path.is_file() else Record({})
-        is_ours = (record.label, record.seed) == (label, seed) and "identity" in record.header
-        is_under_way = is_ours and record.end is None
-    except (DataError, OSError):
+        record = read_record(path)
+        is_ours = (record.label, record.seed) == (label, seed)
+        is_under_way = is_ours and bool(record.header.identity and record.rows) and record.end is None
+    except DataError:
         is_under_way = False
     if not is_under_way and not path.is_dir():
         path.unlink(missing_ok=True)
@@ -175,29 +175,28 @@ def is_done(job: Job, folder: Path) -> bool:
 
 
 def _is_over(place: Path, label: str, seed: int, rounds: int) -> bool:
-    """Whether a run came to its end: a file that is not there, cut off or damaged is none that did."""
+    """Whether a run came to its end; a file that is missing, cut off or damaged is not of such a run."""
     path = place / record_name(label, seed)
     try:
-        record = load_record(path) if path.is_file() else Record({})
-    except (DataError, OSError):
+        record = read_record(path)
+    except DataError:
         return False
-    if record.end is None or (record.label, record.seed) != (label, seed):
+    if record.end is None or not record.rows or (record.label, record.seed) != (label, seed):
         return False
-    told = [isinstance(record.header.get(name), dict) for name in ("method", "problem", "mixing")]
-    counted = [isinstance(row.get(name), int | float) for row in record.rows for name in ("bits", "bits_nominal")]
-    through = record.diverged is not None or record.rows[-1]["round"] == rounds
-    return through and all(told) and all(counted)
+    is_whole = bool(record.header.method and record.header.problem and record.header.mixing)
+    is_counted = all(row.value(name) is not None for row in record.rows for name in ("bits", "bits_nominal"))
+    return is_whole and is_counted and (record.diverged is not None or record.rows[-1].round == rounds)
 
 
 def _text(spec: Spec) -> str:
-    """A spec as TOML, for who wants to see or repeat it; with values that TOML has no word for as comments."""
+    """A spec as TOML, to read or repeat it; values that TOML cannot express are comments."""
 
     def line(name: str, value: Any) -> str:
         plain = isinstance(value, str | int | float | list)
         return f"{name} = {json.dumps(value)}" if plain else f"# {name} = {value}"
 
     top = {name: getattr(spec, name) for name in ("name", "rounds", "seeds", "batch_size", "eval_every", "x0", "codec")}
-    top |= {"omegas": True} if spec.omegas else {}
+    top |= {"measures": spec.measures} if spec.measures else {}
     lines = [line(name, value) for name, value in top.items() if value is not None]
     for heading, table in (("[problem]", spec.problem), ("[graph]", spec.graph)):
         lines += ["", heading, *(line(name, value) for name, value in table.items())]

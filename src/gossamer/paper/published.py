@@ -4,13 +4,12 @@ The specs of this folder follow the text; `as_published` gives what was run for 
 """
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 from torch import Tensor
 
 from gossamer.compression.layout import Layout
 from gossamer.compression.sparse import Sparse, top_k
-from gossamer.spec import Spec
+from gossamer.spec import Spec, Table
 from gossamer.streams import Draw
 
 
@@ -38,7 +37,7 @@ def as_published(spec: Spec) -> Spec:
     problem = dict(spec.problem)
     if problem["objective"] == "logistic_regression":
         problem["feature_scale"] = "published"
-    methods: list[dict[str, Any]] = []
+    methods: list[Table] = []
     for table in spec.methods:
         changed = dict(table)
         kind, _, setting = str(table.get("compressor", "")).partition(":")

@@ -1,27 +1,25 @@
-"""The paper again: its figures and rates run, or read where they were run before, then drawn and judged."""
+"""The reproduction of the paper: figures and rates are run, or read if they were run before, then drawn and judged."""
 
-import csv
+import contextlib
 import hashlib
-import io
 import json
-import os
 import platform
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from gossamer._version import __version__
-from gossamer.errors import InputError
+from gossamer.errors import DataError, InputError
+from gossamer.files import write_csv, write_text
 from gossamer.paper import figures
 from gossamer.paper.claims import Judged, judge_all
 from gossamer.paper.figures import FIGURES, Job
 from gossamer.paper.rates.studies import Fit, Study, studies
 from gossamer.paper.results import Results
 from gossamer.records.record import Record
+from gossamer.records.typed import read_as, read_json
 from gossamer.report import panels_figure, summarize
-from gossamer.report.gather import number
 from gossamer.report.page.page import check_place
 
 BOTH_WAYS = ("fig1", "fig4")
@@ -30,15 +28,15 @@ BOTH_WAYS = ("fig1", "fig4")
 
 @dataclass(frozen=True)
 class Plan:
-    """What is to be reproduced, and how.
+    """What to reproduce, and how.
 
     Args:
         what: Figures and `"rates"`.
         folder: Where everything goes; what it holds already is not run again.
         seeds: Of every experiment.
         published: As the published experiments were run, in place of what the text says.
-        quick: A rehearsal: seconds a figure, on embedded data.
-        rounds: At most so many in every run.
+        quick: A rehearsal: seconds per figure, on embedded data.
+        rounds: The most rounds of a run.
         data_dir: Where data files lie.
         device: Where to compute.
     """
@@ -69,22 +67,20 @@ class Plan:
         """Refuse a folder in which the results cannot go, before anything runs; make it if it is not there."""
         self.make_place()
         check_place(self.folder / "report.html", remedy="give another folder with -o, or remove it")
-        told = self.folder / "claims.json"
+        claims = self.folder / "claims.json"
         fresh = json.dumps({"shortened": self.is_short, "claims": []})  # a run that is stopped keeps its folder
-        if not told.exists():
-            _write(told, fresh)
+        if not claims.exists():
+            write_text(claims, fresh)
             return
         try:
-            if not told.is_file():  # a pipe would be waited for
-                raise ValueError
-            content = json.loads(told.read_text(encoding="utf-8"))
+            content = read_json(claims)
             short, is_begun = content["shortened"], bool(content["claims"]) or any(self.folder.glob("figure*/*.jsonl"))
-        except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        except (DataError, TypeError, KeyError):
             raise InputError(
-                f"'{told}' is not of Gossamer, or damaged; give another folder with -o, or remove it."
+                f"'{claims}' was not written by Gossamer, or is damaged; give another folder with -o, or remove it."
             ) from None
         if short != self.is_short and not is_begun:
-            _write(told, fresh)
+            write_text(claims, fresh)
         elif short != self.is_short:
             kinds = ("shortened runs", "runs in full")
             here, there = kinds if self.is_short else kinds[::-1]
@@ -100,7 +96,7 @@ class Plan:
 
     @property
     def rate_seeds(self) -> list[int]:
-        """Six: intervals over three are wider than what they are to tell apart."""
+        """Six: intervals over three are wider than the differences between theories."""
         return list(range(2 if self.quick else 6))
 
     def studies(self) -> list[Study]:
@@ -147,7 +143,7 @@ def run_study(
             on_start()
         fits = study.run(plan.rate_seeds, progress, should_stop)
         path.parent.mkdir(parents=True, exist_ok=True)
-        _write(path, json.dumps([asdict(fit) for fit in fits], indent=1))
+        write_text(path, json.dumps([asdict(fit) for fit in fits], indent=1) + "\n")
     return fits
 
 
@@ -185,41 +181,38 @@ def conclude(plan: Plan, command: str) -> Reproduced:
         "versions": _versions(),
         "shortened": is_short,
     }
-    rows = [one.row() for one in judged]
-    _write(plan.folder / "claims.json", json.dumps(about | {"claims": rows}, indent=1, allow_nan=False))
+    rows = [asdict(one.row()) for one in judged]
+    write_text(plan.folder / "claims.json", json.dumps(about | {"claims": rows}, indent=1, allow_nan=False) + "\n")
     write_csv(plan.folder / "claims.csv", [row | {"values": _listed(row["values"])} for row in rows])
     write_csv(plan.folder / "runs.csv", [_run_row(job, record) for job, kept in records.items() for record in kept])
     if fits:
-        told = [asdict(fit) | {"agrees": fit.agrees, "is_reached": fit.is_reached} for fit in fits]
-        _write(plan.folder / "rates.json", json.dumps(about | {"fits": told}, indent=1, allow_nan=False))
-        write_csv(plan.folder / "rates.csv", [{k: v for k, v in row.items() if k != "points"} for row in told])
+        fitted = [asdict(fit) | {"agrees": fit.agrees, "is_reached": fit.is_reached} for fit in fits]
+        write_text(plan.folder / "rates.json", json.dumps(about | {"fits": fitted}, indent=1, allow_nan=False) + "\n")
+        write_csv(plan.folder / "rates.csv", [{k: v for k, v in row.items() if k != "points"} for row in fitted])
     elif not any((plan.folder / "rates").glob("*.json")):
         _forget_rates(plan.folder)
     return Reproduced(judged, fits, pictures)
 
 
 def _forget_rates(folder: Path) -> None:
-    """Remove the table of rates whose fits are gone: the page would go on showing them."""
-    if not (folder / "rates.json").is_file():  # a pipe would be waited for
-        return
-    try:
-        is_ours = isinstance(json.loads((folder / "rates.json").read_text(encoding="utf-8"))["fits"], list)
-    except (OSError, ValueError, TypeError, KeyError, RecursionError):
-        return
-    for name in ("rates.json", "rates.csv") if is_ours else ():
-        (folder / name).unlink(missing_ok=True)
+    """Remove the table of rates whose fits are gone, so that the page does not show them."""
+    with contextlib.suppress(DataError, TypeError, KeyError):
+        if isinstance(read_json(folder / "rates.json")["fits"], list):
+            for name in ("rates.json", "rates.csv"):
+                (folder / name).unlink(missing_ok=True)
 
 
-def _run_row(job: str, record: Record) -> dict[str, Any]:
+def _run_row(job: str, record: Record) -> dict[str, object]:
     """How one run ended; what is noisy is averaged over the last tenth of its evaluations."""
     last, *_ = summarize([record])
-    row: dict[str, Any] = {"experiment": job, "method": record.label, "seed": record.seed}
-    row |= {name: record.header.get("mixing", {}).get(name) for name in ("clients", "rho")}
-    row |= {"lr": record.header["method"].get("lr"), "gamma": record.header["method"].get("gamma")}
+    header, mixing = record.header, record.header.mixing
+    row: dict[str, object] = {"experiment": job, "method": record.label, "seed": record.seed}
+    row |= {"clients": mixing and mixing.clients, "rho": mixing and mixing.rho}
+    row |= {"lr": header.method.get("lr"), "gamma": header.method.get("gamma")}
     for name in ("round", "bits", "bits_nominal", "grad_norm", "loss", "accuracy", "worst_accuracy", "consensus"):
-        row[name] = last[name]
-    row |= {"seconds": last["seconds"], "device": record.header.get("device")}
-    row["diverged_in_round"] = record.end.get("round") if record.end and record.diverged else None
+        row[name] = last.numbers[name]
+    row |= {"seconds": last.numbers["seconds"], "device": header.device}
+    row["diverged_in_round"] = record.end.round if record.end is not None and record.diverged else None
     return {name: float(f"{value:.6g}") if isinstance(value, float) else value for name, value in row.items()}
 
 
@@ -228,27 +221,17 @@ def _listed(values: Sequence[float | None]) -> str:
 
 
 def _kept(study: Study, plan: Plan) -> Path:
-    said = json.dumps([study.settings, plan.rate_seeds], sort_keys=True)
-    return plan.folder / "rates" / f"{study.name}-{hashlib.sha256(said.encode()).hexdigest()[:10]}.json"
+    settings = json.dumps([study.settings, plan.rate_seeds], sort_keys=True)
+    return plan.folder / "rates" / f"{study.name}-{hashlib.sha256(settings.encode()).hexdigest()[:10]}.json"
 
 
 def _read_fits(path: Path) -> list[Fit] | None:
     """The fits in a file; None if there are none that can be used."""
-    if not path.is_file():  # a pipe would be waited for
-        return None
     try:
-        rows = json.loads(path.read_text(encoding="utf-8"))
-        fits = [Fit(**row | {"points": [(float(x), float(y)) for x, y in row["points"]]}) for row in rows]
-    except (OSError, ValueError, TypeError, KeyError, OverflowError, RecursionError):
+        fits = [read_as(Fit, row) for row in read_json(path)]
+    except (DataError, TypeError):
         return None
-    numbers = [value for fit in fits for value in (fit.slope, fit.low, fit.high, fit.theory)]
-    numbers += [value for fit in fits for point in fit.points for value in point]
-    words = [word for fit in fits for word in (fit.study, fit.what, fit.method, fit.x, fit.y, fit.note)]
-    flags = [flag for fit in fits for flag in (fit.is_bound, fit.is_exponential)]
-    whole = all(number(value) is not None for value in numbers) and all(isinstance(word, str) for word in words)
-    if not fits or not whole or not all(isinstance(flag, bool) for flag in flags):
-        return None
-    return fits if len({(fit.what, fit.method) for fit in fits}) == len(fits) else None
+    return fits if fits and len({(fit.what, fit.method) for fit in fits}) == len(fits) else None
 
 
 def _versions() -> dict[str, str]:
@@ -264,22 +247,3 @@ def _versions() -> dict[str, str]:
         "numpy": np.__version__,
         "matplotlib": matplotlib.__version__,
     }
-
-
-def _write(path: Path, text: str) -> None:
-    """The whole text, or what was there before."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        beside.write_text(text + "\n", encoding="utf-8")
-        os.replace(beside, path)
-    finally:
-        beside.unlink(missing_ok=True)
-
-
-def write_csv(path: Path, rows: Sequence[dict[str, Any]]) -> None:
-    """A table of rows with the same columns."""
-    text = io.StringIO(newline="")
-    writer = csv.DictWriter(text, list(rows[0]) if rows else ["id"], lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    _write(path, text.getvalue().rstrip("\n"))

@@ -1,16 +1,15 @@
-"""What claims are judged by: the runs of each experiment, asked for numbers seed by seed."""
+"""The runs of each experiment, and the numbers of each seed by which claims are judged."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from statistics import fmean
 
 from gossamer.paper.rates.studies import Fit
 from gossamer.records.record import Record
-from gossamer.report.gather import number
+from gossamer.records.rows import is_higher_better
 
 Numbers = list[float]
-"""One a seed."""
+"""One per seed."""
 
 
 class MissingRunsError(LookupError):
@@ -45,64 +44,48 @@ class Results:
         """The column in the last evaluation where `x` is at most each seed's place."""
         found = []
         for record, place in zip(self.of(job, label), places, strict=True):
-            rows = [row for row in record.rows if row[x] <= place and row.get(column) is not None]
-            found.append(float(rows[-1][column]) if rows else math.nan)
+            values = [(row.value(x), row.value(column)) for row in record.rows]
+            before = [value for at, value in values if at is not None and at <= place and value is not None]
+            found.append(before[-1] if before else math.nan)
         return found
 
     def curves(self, job: str, label: str, column: str) -> list[list[tuple[float, float]]]:
         """(round, value) of each seed, NaN where there is no finite value; of a run that diverged, nothing."""
-        return [
-            []
-            if record.diverged
-            else [(row["round"], math.nan if row.get(column) is None else float(row[column])) for row in record.rows]
-            for record in self.of(job, label)
-        ]
+        curves = []
+        for record in self.of(job, label):
+            values = [(row.round, row.value(column)) for row in record.rows]
+            known = [(float(t), math.nan if value is None else value) for t, value in values]
+            curves.append([] if record.diverged else known)
+        return curves
 
     def rho(self, job: str) -> float:
         """The spectral gap of the experiment's network."""
         for record in self.records.get(job, ()):
-            rho = number(record.header["mixing"].get("rho"))
-            if rho is not None and rho > 0:
-                return rho
+            if record.header.mixing is not None and record.header.mixing.rho > 0:
+                return record.header.mixing.rho
         raise MissingRunsError(f"{job}: rho")
 
     def shares(self, job: str, labels: Sequence[str]) -> list[tuple[list[float], float]]:
         """For each client, how many rows it has of these labels, and of all."""
         for record in self.records.get(job, ()):
-            told = record.header.get("shares")
-            known, counts = (told.get("labels"), told.get("counts")) if isinstance(told, dict) else (None, None)
-            if not isinstance(known, list) or not isinstance(counts, list):
-                continue
-            places = [known.index(label) for label in labels if label in known]
-            whole = all(isinstance(row, list) and len(row) == len(known) and all(map(_counts, row)) for row in counts)
-            if whole and counts and len(places) == len(labels) and all(sum(row) > 0 for row in counts):
-                return [([row[place] for place in places], sum(row)) for row in counts]
+            shares = record.header.shares
+            if shares is not None and set(labels) <= set(shares.labels) and all(sum(row) > 0 for row in shares.counts):
+                places = [shares.labels.index(label) for label in labels]
+                return [([row[place] for place in places], sum(row)) for row in shares.counts]
         raise MissingRunsError(f"{job}: shares")
-
-
-def _counts(value: object) -> bool:
-    return (count := number(value)) is not None and count >= 0
-
-
-def higher_is_better(column: str) -> bool:
-    """Accuracies; all else is to be small."""
-    return column.endswith("accuracy")
 
 
 def _final(record: Record, column: str) -> float:
     if record.diverged:
-        return 0.0 if higher_is_better(column) else math.inf
-    values = [row.get(column) for row in record.rows[-max(1, len(record.rows) // 10) :]]
-    return fmean(value if value is not None else math.inf for value in values)
+        return 0.0 if is_higher_better(column) else math.inf
+    final = record.last_tenth(column)
+    return math.inf if final is None else final
 
 
 def _until(record: Record, column: str, level: float, x: str) -> float:
-    sign = -1 if higher_is_better(column) else 1
-    for row in record.rows:
-        value = row.get(column)
-        if value is not None and sign * value <= sign * level:
-            return float(row[x])
-    return math.inf
+    row = record.first(column, level)
+    at = None if row is None else row.value(x)
+    return math.inf if at is None else float(at)
 
 
 def each(function: Callable[..., float], *columns: Sequence[float]) -> Numbers:
@@ -113,7 +96,7 @@ def each(function: Callable[..., float], *columns: Sequence[float]) -> Numbers:
 
 
 def ratio(above: Sequence[float], below: Sequence[float]) -> Numbers:
-    """Above over below; infinite over infinite, or nothing over nothing, cannot be told."""
+    """Above over below; NaN for infinite over infinite, and for zero over zero."""
     return each(
         lambda a, b: math.nan if a == b and (a == 0 or math.isinf(a)) else a / b if b else math.inf, above, below
     )

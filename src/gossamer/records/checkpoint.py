@@ -1,6 +1,6 @@
-"""Checkpoints: all that a run needs to go on, in files that are whole or not there, and safe to load.
+"""Checkpoints: all that a run needs to continue, in files that are written as a whole and are safe to load.
 
-A file is in the safetensors format: tensors by name and, in its header, what it is a checkpoint of, as JSON, with a
+A file is in the safetensors format: tensors by name and, as JSON in its header, the run that it belongs to, with a
 checksum of both. Nothing in it is ever executed. It is written beside its place, forced to the disk and renamed.
 """
 
@@ -19,7 +19,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gossamer.errors import DataError, InputError, writing
+from gossamer.errors import DataError
+from gossamer.files import replacing, writing
+from gossamer.records.identity import check_same_run
+from gossamer.records.typed import Settings
 
 logger = logging.getLogger(__name__)
 resume_log = logging.getLogger("gossamer.resume")
@@ -30,9 +33,9 @@ _FORMAT = 2
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What a file holds: facts that JSON can tell, and tensors."""
+    """What a file holds: facts as JSON, and tensors."""
 
-    facts: dict[str, Any]
+    facts: Mapping[str, Any]
     tensors: dict[str, Tensor]
 
     @property
@@ -48,18 +51,12 @@ def write(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -
     arrays = {name: tensor.detach().cpu().contiguous().numpy() for name, tensor in tensors.items()}
     about = json.dumps({"format": _FORMAT, **facts})
     data = save(arrays, {"gossamer": about, "checksum": str(_checksum(about, arrays))})
-    beside = path.with_name(f".{path.name}.tmp")
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            with beside.open("wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            beside.replace(path)
-        except OSError:
-            beside.unlink(missing_ok=True)
-            raise
+        with replacing(path) as beside, beside.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
 
 
 def read(path: Path) -> Checkpoint:
@@ -76,7 +73,7 @@ def read(path: Path) -> Checkpoint:
     except OSError as error:
         raise DataError(f"'{path}' cannot be read: {error.strerror or error}.") from None
     except (KeyError, ValueError, TypeError, RecursionError):
-        raise DataError(f"'{path}' is not a file of Gossamer's.") from None
+        raise DataError(f"'{path}' was not written by Gossamer.") from None
     except SafetensorError as error:
         raise DataError(f"'{path}' is torn or damaged: {str(error).rstrip('.')}.") from None
     if version != _FORMAT:
@@ -92,14 +89,14 @@ class Checkpoints:
     `identity` says what run they are of; a checkpoint of another run is an error, and stays as it is.
     """
 
-    def __init__(self, folder: Path, stem: str, identity: Mapping[str, Any], keep: int) -> None:
+    def __init__(self, folder: Path, stem: str, identity: Settings, keep: int) -> None:
         self.folder, self.stem, self.keep = folder, stem, keep
         self.identity = json.loads(json.dumps(identity))
         for left in folder.glob(f".{stem}-round*.tmp"):  # by a process that was killed while it wrote
             left.unlink(missing_ok=True)
 
     def path(self, round: int) -> Path:
-        """Where the checkpoint after so many rounds is, or would be."""
+        """The path of the checkpoint after this many rounds."""
         return self.folder / f"{self.stem}-round{round:08d}.safetensors"
 
     def save(self, round: int, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
@@ -129,7 +126,7 @@ class Checkpoints:
     def usable(self) -> Iterator[Checkpoint]:
         """Those that can be used, the latest first; a damaged one is logged, with its reason, and skipped.
 
-        One of another run is an InputError: going on would mix two runs, and beginning anew would delete it.
+        One of another run is an InputError: to continue would mix two runs, and to start again would delete it.
         """
         for round in self.rounds():
             try:
@@ -137,8 +134,8 @@ class Checkpoints:
             except DataError as error:
                 resume_log.warning("A checkpoint is skipped: %s", error)
 
-    def latest_identity(self) -> dict[str, Any]:
-        """Of which run the latest checkpoint that can be read says to be; empty if there is none."""
+    def latest_identity(self) -> Settings:
+        """The identity in the latest checkpoint that can be read; empty if there is none."""
         for round in self.rounds():
             with contextlib.suppress(DataError):
                 identity = read(self.path(round)).facts.get("identity")
@@ -146,7 +143,7 @@ class Checkpoints:
         return {}
 
     def clear(self) -> None:
-        """Remove all of them: the run begins anew."""
+        """Remove all of them: the run starts again."""
         for round in self.rounds():
             self.path(round).unlink(missing_ok=True)
 
@@ -175,44 +172,6 @@ def _checksum(about: str, arrays: Mapping[str, Any]) -> int:
     for name in sorted(arrays):
         checksum = zlib.crc32(arrays[name].reshape(-1).view("u1"), zlib.crc32(name.encode(), checksum))
     return checksum
-
-
-_CONTENT = {
-    "identity.problem": "the problem (its data, its split among clients, or its model)",
-    "identity.W": "the mixing matrix",
-    "x0": "the starting point `x0`",
-}
-"""What a digest in a run's identity stands for."""
-
-
-def difference(theirs: Any, ours: Mapping[str, Any]) -> str:
-    """The first setting in which two runs differ."""
-    if not isinstance(theirs, dict):
-        return "it does not say of which run it is"
-    one, other = _flat(theirs), _flat(ours)
-    for name in {**other, **one}:
-        if one.get(name) != other.get(name):
-            if name in _CONTENT and name in one:
-                return f"{_CONTENT[name]} is not the same ({one.get(name)} there, {other.get(name)} here)"
-            return f"`{name}` is {one.get(name)!r} there and {other.get(name)!r} here"
-    return "it is the same run"
-
-
-def check_same_run(path: Path, theirs: Any, ours: Mapping[str, Any]) -> None:
-    """Refuse to go on from a file of another run."""
-    if theirs != ours:
-        raise InputError(
-            f"'{path}' is of another run: {difference(theirs, ours)}; repeat the settings of that run, or choose "
-            "another folder. Nothing was changed."
-        )
-
-
-def _flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested settings under dotted names, what a digest stands for last: a named setting says more."""
-    flat: dict[str, Any] = {}
-    for name, value in settings.items():
-        flat |= _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value}
-    return dict(sorted(flat.items(), key=lambda item: item[0] in _CONTENT))
 
 
 def common(offers: Sequence[Sequence[int]]) -> int | None:

@@ -1,4 +1,4 @@
-"""What a run gives back: its record and its models."""
+"""What a run returns: its record and its models."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,7 +9,10 @@ from torch import Tensor
 from gossamer.algorithms.base import Algorithm
 from gossamer.errors import DataError
 from gossamer.records import checkpoint
-from gossamer.records.record import COLUMNS, ON_REQUEST, Record, read_record, record_name
+from gossamer.records.identity import check_same_run
+from gossamer.records.record import Record, read_record, record_name
+from gossamer.records.rows import COLUMNS
+from gossamer.records.typed import Settings
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -39,7 +42,7 @@ class Run:
         return self.snapshot.mean(dim=0)
 
     def __repr__(self) -> str:
-        last = self.record.rows[-1] if self.record.rows else {}
+        last = self.record.rows[-1].columns() if self.record.rows else {}
         about = ", ".join(f"{name}={last[name]:.4g}" for name in ("round", "bits", "loss", "grad_norm") if name in last)
         return f"Run({self.label!r}, seed={self.seed}, {about}{', diverged' if self.diverged else ''})"
 
@@ -70,8 +73,8 @@ class Runs(list[Run]):
         import pandas as pd
 
         frames = [run.frame.assign(method=run.label, seed=run.seed) for run in self]
-        names = {name for frame in frames for name in frame}
-        columns = ["method", "seed", *(name for name in COLUMNS if name not in ON_REQUEST or name in names)]
+        extra = dict.fromkeys(name for frame in frames for name in frame if name not in ("method", "seed"))
+        columns = ["method", "seed", *dict.fromkeys([*COLUMNS, *extra])]
         return pd.concat(frames, ignore_index=True)[columns] if frames else pd.DataFrame(columns=columns)
 
     @overload
@@ -93,12 +96,12 @@ def write_models(folder: Path, run: Run) -> None:
     checkpoint.write(models_path(folder, run.label, run.seed), {"models": run.snapshot}, about)
 
 
-def finished_run(folder: Path, label: str, seed: int, method: Algorithm, header: dict[str, Any]) -> Run | None:
+def finished_run(folder: Path, label: str, seed: int, method: Algorithm, settings: Settings) -> Run | None:
     """The run that a folder holds, if it is over; a record with other settings is an InputError."""
     path = folder / record_name(label, seed)
     try:
         record = read_record(path)
-        checkpoint.check_same_run(path, {name: record.header.get(name) for name in header}, header)
+        check_same_run(path, record.header, settings)
         if record.end is None:
             return None
         kept = checkpoint.read(models_path(folder, label, seed))

@@ -1,4 +1,4 @@
-"""Records to tables and figures, graphs to pictures."""
+"""Tables, figures and pages from records, and figures of graphs."""
 
 from gossamer.report.bounds import proof_figure
 from gossamer.report.figure import convergence_figure, panels_figure

@@ -1,16 +1,15 @@
-"""A run and its proof in one picture: what was measured, and what bounds it."""
+"""A run and its proof in one figure: what was measured, and its bounds."""
 
-import warnings
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from gossamer.report.figure import LOOK, plain, save
+from gossamer.report.figure import LOOK, Style, drawing
 from gossamer.theory import Checked
 
-_MEASURED: dict[str, Any] = {"color": "#0072B2", "linestyle": "-", "linewidth": 2.2}
-_BOUND: dict[str, Any] = {"color": "#D55E00", "linestyle": "--", "linewidth": 1.6}
+_MEASURED: Style = {"color": "#0072B2", "linestyle": "-", "linewidth": 2.2}
+_BOUND: Style = {"color": "#D55E00", "linestyle": "--", "linewidth": 1.6}
 _TITLES = {
     "Omega_1": r"$\Omega_1 = \|H - X\|^2$",
     "Omega_2": r"$\Omega_2 = \|G - V\|^2$",
@@ -27,16 +26,12 @@ _FALLS = ("f", "Phi")  # here the proof bounds what is measured from below
 
 
 def proof_figure(checked: Checked, path: Path, title: str = "") -> None:
-    """Draw each inequality that could be looked at: both of its sides, round by round."""
-    import matplotlib
-    from matplotlib.figure import Figure
-
+    """Draw both sides of each inequality that could be checked, round by round."""
     drawn = [finding for finding in checked.findings if finding.left is not None]
-    with matplotlib.rc_context(LOOK | {"font.size": 10, "axes.titlesize": 10.5}), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a sign that the font lacks, an axis with nothing on it: still a figure
-        columns = 4 if len(drawn) > 3 else max(1, len(drawn))
-        rows = max(1, -(-len(drawn) // columns))
-        figure = Figure(figsize=(3.4 * columns, 2.9 * rows), layout="constrained")
+    columns = 4 if len(drawn) > 3 else max(1, len(drawn))
+    rows = max(1, -(-len(drawn) // columns))
+    look = LOOK | {"font.size": 10, "axes.titlesize": 10.5, "figure.titlesize": 12}
+    with drawing(path, 3.4 * columns, 2.9 * rows, title, look) as figure:
         panels: Any = figure.subplots(rows, columns, squeeze=False)
         for panel in panels.flat[len(drawn) :]:
             panel.set_visible(False)
@@ -51,6 +46,3 @@ def proof_figure(checked: Checked, path: Path, title: str = "") -> None:
             if both.min() > 0 and both.max() > _WIDE * both.min():
                 panel.set_yscale("log")
             panel.legend(frameon=False, fontsize=9)
-        if title:
-            figure.suptitle(plain(title), fontsize=12)
-        save(figure, path)

@@ -1,18 +1,19 @@
 """Runs side by side: what each method needs until a measurement first reaches a target, and where it ends."""
 
 import os
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from statistics import fmean
-from typing import Any
 
 from rich.markup import escape
 from rich.table import Table
 
 from gossamer.errors import InputError, check_choice
 from gossamer.records.record import Record
-from gossamer.report.gather import Group, gather, number
+from gossamer.records.rows import is_higher_better
+from gossamer.records.typed import is_number
+from gossamer.report.gather import Group, gather
 from gossamer.report.page.curves import MEASURED
 from gossamer.report.table import human
 
@@ -26,6 +27,38 @@ _FORMATS: dict[str, Callable[[float], str]] = {
 }
 
 
+@dataclass(frozen=True)
+class Cell:
+    """A number of a method: mean and range over its seeds."""
+
+    mean: float
+    low: float
+    high: float
+    ratio: float | None = None
+    """The mean in multiples of the best method's."""
+
+
+@dataclass(frozen=True)
+class MethodCosts:
+    """What one method needs to reach the target, and where it ends; None where a seed has no number."""
+
+    method: str
+    folder: str
+    seeds: list[int]
+    diverged: dict[str, str]
+    """By seed, why."""
+    reached: int
+    """Seeds that reach the target."""
+    costs: Mapping[str, Cell | None]
+    """`rounds`, `bits` and `seconds` until the target, and `final`: the metric in the end."""
+
+    def as_dict(self) -> dict[str, object]:
+        """All of it for a program."""
+        values = asdict(self)
+        costs = values.pop("costs")
+        return {**values, **costs}
+
+
 @dataclass
 class Comparison:
     """What `compare_runs` found."""
@@ -35,23 +68,23 @@ class Comparison:
     """None if no method got anywhere."""
     chosen: bool
     """Whether the target was chosen here: the best value that every method reaches."""
-    methods: list[dict[str, Any]]
+    methods: list[MethodCosts]
     notes: list[str] = field(default_factory=list)
     """Sentences on what could not be read, or should not be compared."""
 
     @property
     def higher(self) -> bool:
         """Whether more is better."""
-        return self.metric.endswith("accuracy")
+        return is_higher_better(self.metric)
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, object]:
         """All of it for a program."""
         return {
             "metric": self.metric,
             "better": "higher" if self.higher else "lower",
             "target": self.target,
             "target_chosen": self.chosen,
-            "methods": self.methods,
+            "methods": [method.as_dict() for method in self.methods],
             "notes": self.notes,
         }
 
@@ -72,16 +105,17 @@ class _Line:
 def compare_runs(
     runs: Iterable[str | os.PathLike[str]], metric: str = "grad_norm", target: float | None = None
 ) -> Comparison:
-    """Hold the methods of several folders or records against one another.
+    """Compare the methods of several folders or records.
 
     Args:
         runs: Records, or folders of them.
         metric: What has to reach the target: higher is better for accuracies, lower for all others.
         target: The value to reach; without one, the best value that every method reaches that did not diverge.
     """
-    check_choice("metric", metric, METRICS)
     groups, notes = _groups(runs)
     lines = _lines(groups)
+    extra = dict.fromkeys(name for line in lines for record in line.records for name in record.rows[-1].extra)
+    check_choice("metric", metric, [*METRICS, *extra])
     known = [record for line in lines for record in line.records if _values(record, metric)]
     if not known:
         there = [name for name in METRICS if any(_values(r, name) for line in lines for r in line.records)]
@@ -89,55 +123,67 @@ def compare_runs(
     cut = [f"'{path}'" for group in groups for r, path in zip(group.records, group.files, strict=True) if r.end is None]
     if cut:
         more, they = f" and {len(cut) - 3} more" if len(cut) > 3 else "", "they" if len(cut) > 1 else "it"
-        notes.append(f"{', '.join(cut[:3])}{more} did not come to an end: what {they} had reached is shown.")
+        notes.append(f"{', '.join(cut[:3])}{more} did not finish: what {they} had reached is shown.")
     notes += _doubts(groups)
     comparison = Comparison(metric, target, target is None, [], notes)
     if target is None:
         comparison.target = _common(lines, metric, comparison.higher)
-    comparison.methods = [_method(line, metric, comparison.target, comparison.higher) for line in lines]
+    comparison.methods = [_method(line, metric, comparison.target) for line in lines]
     for name in (*_COSTS, "final"):
-        cells = [method[name] for method in comparison.methods if method[name] is not None]
-        best = (max if comparison.higher and name == "final" else min)((c["mean"] for c in cells), default=None)
-        for cell in cells:
-            cell["ratio"] = number(cell["mean"] / best) if best is not None and best > 0 else None
+        _compare(comparison, name)
     return comparison
 
 
+def _compare(comparison: Comparison, name: str) -> None:
+    """Fill in the ratios of one column."""
+    means = [cell.mean for method in comparison.methods if (cell := method.costs[name]) is not None]
+    best = (max if comparison.higher and name == "final" else min)(means, default=None)
+    for place, method in enumerate(comparison.methods):
+        cell = method.costs[name]
+        if cell is not None and best is not None and best > 0 and is_number(cell.mean / best):
+            costs = {**method.costs, name: replace(cell, ratio=cell.mean / best)}
+            comparison.methods[place] = replace(method, costs=costs)
+
+
 def comparison_table(comparison: Comparison) -> Table:
-    """One line a method, with its range below."""
+    """One line per method, with its range below."""
     table = Table(header_style="bold")
     table.add_column("method", min_width=8)
     headings = {"rounds": "rounds", "bits": "sent per link", "seconds": "seconds"}
     for name in _FORMATS:
-        table.add_column(headings.get(name, f"final {MEASURED[comparison.metric]}"), justify="right", no_wrap=True)
+        table.add_column(
+            headings.get(name, f"final {MEASURED.get(comparison.metric, comparison.metric)}"),
+            justify="right",
+            no_wrap=True,
+        )
     several = len(comparison.methods) > 1
     for method in comparison.methods:
-        cells = [_shown(method[name], form, several) for name, form in _FORMATS.items()]
-        table.add_row(escape(method["method"]) + _mark(method), *cells)
+        cells = [_shown(method.costs[name], form, several) for name, form in _FORMATS.items()]
+        table.add_row(escape(method.method) + _mark(method), *cells)
     return table
 
 
-def _shown(cell: dict[str, Any] | None, form: Callable[[float], str], several: bool) -> str:
+def _shown(cell: Cell | None, form: Callable[[float], str], several: bool) -> str:
     """The mean, its ratio to the best of the column, and below them the range over the seeds."""
     if cell is None:
         return "-"
-    text, ratio = form(cell["mean"]), cell["ratio"]
+    text, ratio = form(cell.mean), cell.ratio
     if several and ratio is not None:
         times = f"{ratio:.3g}" if ratio < 1000 else f"{ratio:,.0f}" if ratio < 1e6 else f"{ratio:.1e}"
         text = f"[bold]{text}  x1[/]" if ratio == 1 else f"{text}  x{times}"
-    low, high = form(cell["low"]), form(cell["high"])
+    low, high = form(cell.low), form(cell.high)
     return text if low == high else f"{text}\n[dim]{low} to {high}[/]"
 
 
-def _mark(method: dict[str, Any]) -> str:
-    lost, left, reached = len(method["diverged"]), len(method["seeds"]), method["reached"]
+def _mark(method: MethodCosts) -> str:
+    lost, left, reached = len(method.diverged), len(method.seeds), method.reached
     if lost:
         return f" [red]({lost} of {lost + left} diverged)[/]" if left else " [red](diverged)[/]"
     return f" [dim]({reached} of {left} seeds reach it)[/]" if 0 < reached < left else ""
 
 
 def _groups(runs: Iterable[str | os.PathLike[str]]) -> tuple[list[Group], list[str]]:
-    """What can be read of the runs, one group a folder, no record twice; and a sentence for what cannot."""
+    """What can be read of the runs, one group per folder, no record twice; and a sentence for what cannot."""
     groups: dict[Path, Group] = {}
     seen: set[Path] = set()
     places: dict[tuple[Path, str, int], int] = {}
@@ -162,7 +208,7 @@ def _groups(runs: Iterable[str | os.PathLike[str]]) -> tuple[list[Group], list[s
                     into.files.append(path)
                     continue
                 first, other = into.files[place], path
-                if into.records[place].end is None and record.end is not None:  # the one that came to its end counts
+                if into.records[place].end is None and record.end is not None:  # the one that finished counts
                     into.records[place], into.files[place] = record, path
                     first, other = other, first
                 notes.append(f"The record '{other}' is left out: it has the label and the seed of '{first}'.")
@@ -174,7 +220,7 @@ def _groups(runs: Iterable[str | os.PathLike[str]]) -> tuple[list[Group], list[s
 
 
 def _lines(groups: Sequence[Group]) -> list[_Line]:
-    """One line a folder and label; the folder's name stands in front where a label is in several."""
+    """One line per folder and label; a label that is in several folders is preceded by the folder's name."""
     labels = [label for group in groups for label in {record.label for record in group.records}]
     folders = _distinct([group.folder for group in groups])
     lines = []
@@ -196,7 +242,7 @@ def _distinct(folders: Sequence[Path]) -> list[str]:
 
 
 def _values(record: Record, metric: str) -> list[float]:
-    return [row[metric] for row in record.rows if row.get(metric) is not None]
+    return [value for row in record.rows if (value := row.value(metric)) is not None]
 
 
 def _common(lines: Sequence[_Line], metric: str, higher: bool) -> float | None:
@@ -206,50 +252,25 @@ def _common(lines: Sequence[_Line], metric: str, higher: bool) -> float | None:
     return worst(reached) if reached else None
 
 
-def _method(line: _Line, metric: str, target: float | None, higher: bool) -> dict[str, Any]:
-    arrivals = [_arrival(record, metric, target, higher) for record in line.good]
+def _method(line: _Line, metric: str, target: float | None) -> MethodCosts:
+    arrivals = [None if target is None else record.first(metric, target) for record in line.good]
     there = [row for row in arrivals if row is not None]
-    ends = [_end(record, metric) for record in line.good]
-    told: dict[str, Any] = {
-        "method": line.name,
-        "folder": str(line.folder),
-        "seeds": [record.seed for record in line.good],
-        "diverged": {str(record.seed): record.diverged for record in line.records if record.diverged},
-        "reached": len(there),
-    }
+    costs: dict[str, Cell | None] = {}
     for name, column in _COSTS.items():
-        told[name] = _cell([row.get(column) for row in there]) if len(there) == len(arrivals) else None
-    told["final"] = _cell(ends)
-    return told
+        costs[name] = _cell([row.value(column) for row in there]) if len(there) == len(arrivals) else None
+    costs["final"] = _cell([record.last_tenth(metric) for record in line.good])
+    lost = {str(record.seed): record.diverged for record in line.records if record.diverged}
+    return MethodCosts(line.name, str(line.folder), [r.seed for r in line.good], lost, len(there), costs)
 
 
-def _arrival(record: Record, metric: str, target: float | None, higher: bool) -> dict[str, Any] | None:
-    """The first row that is as good as the target."""
-    for row in record.rows:
-        value = row.get(metric)
-        if target is not None and value is not None and (value >= target if higher else value <= target):
-            return row
-    return None
-
-
-def _end(record: Record, metric: str) -> float | None:
-    """The mean over the last tenth of the rows, as in all tables."""
-    last = [row.get(metric) for row in record.rows[-max(1, len(record.rows) // 10) :]]
-    known = [value for value in last if value is not None]
-    return fmean(known) if known and len(known) == len(last) else None
-
-
-def _cell(values: Sequence[float | None]) -> dict[str, float | None] | None:
+def _cell(values: Sequence[float | None]) -> Cell | None:
     known = [value for value in values if value is not None]
-    if not known or len(known) < len(values):
-        return None
-    return {"mean": fmean(known), "low": min(known), "high": max(known), "ratio": None}
+    return Cell(fmean(known), min(known), max(known)) if known and len(known) == len(values) else None
 
 
 def _doubts(groups: Sequence[Group]) -> list[str]:
     """A sentence if the runs are of different problems."""
-    problems = [record.header.get("problem") for group in groups for record in group.records]
-    tables = [problem for problem in problems if isinstance(problem, dict)]
+    tables = [problem for group in groups for record in group.records if (problem := record.header.problem)]
     names = dict.fromkeys(name for table in tables for name in table)
     differ = [f"`{name}`" for name in names if any(table.get(name) != tables[0].get(name) for table in tables)]
     if not differ:

@@ -1,18 +1,21 @@
-"""Records to a figure: gradient norm against rounds and against bits."""
+"""Figures of records: gradient norm against rounds and against bits."""
 
-import os
+import contextlib
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from gossamer.files import replacing
 from gossamer.records.record import Record
 
-# Okabe and Ito's colours, told apart by colour-blind readers; line styles tell them apart in print.
+# Okabe and Ito's colours, which colour-blind readers can distinguish; line styles distinguish them in print.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 _STYLES = ("-", "--", "-.", (0, (1, 1)), (0, (5, 1, 1, 1, 1, 1)))
+Style = Mapping[str, Any]
+"""Arguments of matplotlib for a line."""
 LOOK: dict[Any, Any] = {
     "font.size": 12,
     "axes.spines.top": False,
@@ -22,6 +25,8 @@ LOOK: dict[Any, Any] = {
     "axes.axisbelow": True,
     "figure.dpi": 200,
     "savefig.bbox": "tight",
+    "figure.titlesize": 13,
+    "figure.titleweight": "normal",
 }
 
 
@@ -31,20 +36,16 @@ PRINT: dict[Any, Any] = LOOK | {
     "legend.fontsize": 8.5,
     "pdf.fonttype": 42,  # letters stay letters, as journals ask
     "figure.dpi": 300,
+    "figure.titlesize": 10,
 }
-_X = {"round": "rounds", "bits": "bits sent on one link", "bits_nominal": "bits as the paper counts them"}
+_X = {"round": "rounds", "bits": "bits sent on one link", "bits_nominal": "nominal bits on one link"}
 _Y = {"grad_norm": r"gradient norm  $\|\nabla f(\bar{x})\|$", "accuracy": "test accuracy"}
 
 
 def panels_figure(records: Sequence[Record], path: Path, title: str = "") -> None:
-    """Draw gradient norm and test accuracy against rounds, bits sent, and bits as the paper counts them; for print."""
-    import matplotlib
-    from matplotlib.figure import Figure
-
-    columns = [y for y in _Y if any(row.get(y) is not None for record in records for row in record.rows)]
-    with matplotlib.rc_context(PRINT), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a sign that the font lacks, an axis with nothing on it: still a figure
-        figure = Figure(figsize=(7.2, 7.2), layout="constrained")
+    """Draw gradient norm and test accuracy against rounds, bits sent and nominal bits; for print."""
+    columns = [y for y in _Y if any(row.value(y) is not None for record in records for row in record.rows)]
+    with drawing(path, 7.2, 7.2, title, PRINT) as figure:
         panels: Any = figure.subplots(len(_X), max(1, len(columns)), squeeze=False, sharey="col", sharex="row")
         for number, (label, lines) in enumerate(_by_label(records)):
             style = _style(number, width=1.5)
@@ -64,9 +65,6 @@ def panels_figure(records: Sequence[Record], path: Path, title: str = "") -> Non
         handles, labels = panels[0][0].get_legend_handles_labels()
         if handles:
             figure.legend(handles, labels, loc="outside lower center", ncols=5, frameon=False, handlelength=3)
-        if title:
-            figure.suptitle(plain(title), fontsize=10)
-        save(figure, path)
 
 
 def label_few_decades(axis: Any) -> None:
@@ -85,8 +83,7 @@ def label_few_decades(axis: Any) -> None:
 
 def _is_wide(records: Sequence[Record], x: str) -> bool:
     """Whether a log axis has enough decades to be labelled."""
-    last = [record.rows[-1][x] for record in records if len(record.rows) > 1]
-    first = [record.rows[1][x] for record in records if len(record.rows) > 1]
+    last, first = ([record.rows[at][x] or 0 for record in records if len(record.rows) > 1] for at in (-1, 1))
     return bool(last) and max(last) > 30 * max(1, min(first))
 
 
@@ -101,22 +98,14 @@ def _by_label(records: Sequence[Record]) -> list[tuple[str, list[Record]]]:
     return found
 
 
-def _style(number: int, width: float) -> dict[str, Any]:
-    return {
-        "color": _COLOURS[number % len(_COLOURS)],
-        "linestyle": _STYLES[number % len(_STYLES)],
-        "linewidth": width,
-    }
+def _style(number: int, width: float) -> Style:
+    colour, line = _COLOURS[number % len(_COLOURS)], _STYLES[number % len(_STYLES)]
+    return {"color": colour, "linestyle": line, "linewidth": width}
 
 
 def convergence_figure(records: Sequence[Record], path: Path, title: str = "") -> None:
     """Draw every method's gradient norm, mean and range over its seeds, and save it under `path` (PNG, PDF, SVG)."""
-    import matplotlib
-    from matplotlib.figure import Figure
-
-    with matplotlib.rc_context(LOOK), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a sign that the font lacks, an axis with nothing on it: still a figure
-        figure = Figure(figsize=(11, 4.2), layout="constrained")
+    with drawing(path, 11, 4.2, title) as figure:
         by_round, by_bits = figure.subplots(1, 2, sharey=True)
         for number, (label, lines) in enumerate(_by_label(records)):
             style = _style(number, width=2)
@@ -131,9 +120,6 @@ def convergence_figure(records: Sequence[Record], path: Path, title: str = "") -
             figure.legend(handles, labels, loc="outside right upper", frameon=False, handlelength=3)
         elif handles:
             by_bits.legend(handles, labels, frameon=False, handlelength=3)
-        if title:
-            figure.suptitle(plain(title), fontsize=13)
-        save(figure, path)
 
 
 def plain(text: str) -> str:
@@ -141,24 +127,28 @@ def plain(text: str) -> str:
     return text.replace("$", r"\$") if not text.startswith("_") else " " + text.replace("$", r"\$")
 
 
-def _draw(
-    axes: Any, records: Sequence[Record], x: str, label: str, style: dict[str, Any], column: str = "grad_norm"
-) -> None:
+def _draw(axes: Any, records: Sequence[Record], x: str, label: str, style: Style, column: str = "grad_norm") -> None:
     rows = min(len(record.rows) for record in records)
     first = 0 if x == "round" else 1  # nothing was sent before the first round, and log axes have no zero
     table = [record.rows[first:rows] for record in records]
-    y = np.array([[row.get(column) if row.get(column) is not None else np.nan for row in one] for one in table], float)
-    place = np.mean([[row[x] for row in one] for one in table], axis=0)
+    y = np.array([[row.value(column) for row in one] for one in table], float)  # None becomes NaN
+    place = np.mean(np.array([[row[x] for row in one] for one in table], float), axis=0)
     axes.plot(place, y.mean(axis=0), label=label, **style)
     if len(records) > 1:
         axes.fill_between(place, y.min(axis=0), y.max(axis=0), color=style["color"], alpha=0.18, linewidth=0)
 
 
-def save(figure: Any, path: Path) -> None:
-    """Write beside the place and move in, so that no half-made picture is left."""
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        figure.savefig(part, format=path.suffix.lstrip(".") or "png")
-        os.replace(part, path)
-    finally:
-        part.unlink(missing_ok=True)
+@contextlib.contextmanager
+def drawing(path: Path, width: float, height: float, title: str = "", look: dict[Any, Any] = LOOK) -> Iterator[Any]:
+    """Give a figure to draw on, and save it as a whole at the end (PNG, PDF, SVG)."""
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    with matplotlib.rc_context(look), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a character that the font lacks, an axis with nothing on it: still a figure
+        figure = Figure(figsize=(width, height), layout="constrained")
+        yield figure
+        if title:
+            figure.suptitle(plain(title))
+        with replacing(path, alone=False) as beside:
+            figure.savefig(beside, format=path.suffix.lstrip(".") or "png")

@@ -1,6 +1,5 @@
-"""A graph to a picture, with its weights as widths."""
+"""A figure of a graph, with its weights as line widths."""
 
-import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -9,7 +8,7 @@ import networkx as nx
 import numpy as np
 
 from gossamer.errors import InputError
-from gossamer.report.figure import LOOK, plain, save
+from gossamer.report.figure import drawing
 
 _MOST, _MOST_EDGES = 2000, 50_000
 _POSITIVE, _NEGATIVE = "#0072B2", "#D55E00"
@@ -32,9 +31,7 @@ def network_figure(
             f"A drawing shows at most {_MOST:,} clients and {_MOST_EDGES:,} edges, "
             f"got {clients:,} and {len(weights):,}."
         )
-    import matplotlib
     from matplotlib.collections import LineCollection
-    from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
 
     graph: nx.Graph[Any] = nx.empty_graph(clients)
@@ -43,9 +40,7 @@ def network_figure(
     edges, w = np.array(list(weights), int).reshape(-1, 2), np.array(list(weights.values()))
     largest = np.abs(w).max(initial=1e-12)
     widest = float(np.clip(60 / np.sqrt(max(1, len(w))), 0.6, 6))
-    with matplotlib.rc_context(LOOK), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a sign that the font lacks: still a figure
-        figure = Figure(figsize=(7.2, 6), layout="constrained")
+    with drawing(path, 7.2, 6, title) as figure:
         axes: Any = figure.subplots()
         for sign, colour, dashes in ((w >= 0, _POSITIVE, "-"), (w < 0, _NEGATIVE, "--")):
             widths = np.maximum(0.15, widest * np.abs(w[sign]) / largest)
@@ -77,13 +72,10 @@ def network_figure(
         axes.set_aspect("equal", adjustable="datalim")
         axes.margins(0.08)
         axes.set_axis_off()
-        if title:
-            axes.set_title(plain(title), fontsize=12)
-        save(figure, path)
 
 
 def _layout(graph: "nx.Graph[Any]") -> "np.ndarray[Any, np.dtype[np.float64]]":
-    """A place for each client: springs, from where the Laplacian's slowest modes put it: so a grid is not twisted."""
+    """A position for each client: springs, started at the Laplacian's slowest modes, so that a grid is not twisted."""
     n = len(graph)
     if graph.number_of_edges() == n * (n - 1) // 2:
         return np.array(list(nx.circular_layout(graph).values()))

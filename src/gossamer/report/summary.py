@@ -1,15 +1,32 @@
-"""Records to one row a method: the numbers that a table or a program wants."""
+"""Records to one row per method: the numbers that a table or a program wants."""
 
-import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from statistics import fmean
-from typing import Any
 
 from gossamer.records.record import Record
 
 
-def summarize(records: Sequence[Record], target: float | None = None) -> list[dict[str, Any]]:
-    """One dictionary a label: means over the seeds; noisy measurements are averaged over the last tenth of the rows.
+@dataclass(frozen=True)
+class Summary:
+    """The runs of one method: means over the seeds."""
+
+    method: str
+    seeds: list[int]
+    diverged: dict[str, str]
+    """By seed, why; these are not in the means."""
+    numbers: Mapping[str, float | None]
+    """By column; None where a seed has none."""
+    by_seed: Mapping[str, Mapping[str, float | None]]
+
+    def as_dict(self) -> dict[str, object]:
+        """All of it for a program."""
+        several = {f"{name}_by_seed": values for name, values in self.by_seed.items()}
+        return {"method": self.method, "seeds": self.seeds, "diverged": self.diverged, **self.numbers, **several}
+
+
+def summarize(records: Sequence[Record], target: float | None = None) -> list[Summary]:
+    """One summary per label; noisy measurements are averaged over the last tenth of the rows.
 
     Runs that diverged are named with their reason, and left out of the means. With a `target`, also the rounds and the
     bits on one link until the gradient norm is first at or below it (None if a seed never got there).
@@ -18,37 +35,25 @@ def summarize(records: Sequence[Record], target: float | None = None) -> list[di
     return [_summary(label, [record for record in records if record.label == label], target) for label in labels]
 
 
-def _summary(label: str, records: Sequence[Record], target: float | None) -> dict[str, Any]:
+def _summary(label: str, records: Sequence[Record], target: float | None) -> Summary:
     good = [record for record in records if record.diverged is None and record.rows]
-    row: dict[str, Any] = {
-        "method": label,
-        "seeds": [record.seed for record in good],
-        "diverged": {str(record.seed): record.diverged for record in records if record.diverged},
-    }
+    numbers: dict[str, float | None] = {}
+    by_seed: dict[str, dict[str, float | None]] = {}
     for name in ("round", "packets", "bits", "bits_total", "bits_nominal", "seconds"):
-        mean = _mean([record.rows[-1].get(name) for record in good])
-        row[name] = int(mean) if mean is not None and mean == int(mean) and name != "seconds" else mean
+        mean = _mean([record.rows[-1].value(name) for record in good])
+        numbers[name] = int(mean) if mean is not None and mean == int(mean) and name != "seconds" else mean
     for name in ("loss", "grad_norm", "accuracy", "worst_accuracy", "consensus"):
-        per_seed = [_mean([line.get(name) for line in _last_tenth(record.rows)]) for record in good]
-        row[name] = _mean(per_seed)
-        row[f"{name}_by_seed"] = dict(zip(map(str, row["seeds"]), per_seed, strict=True))
+        by_seed[name] = {str(record.seed): record.last_tenth(name) for record in good}
+        numbers[name] = _mean(list(by_seed[name].values()))
     if target is not None:
-        row["alpha"] = records[0].header.get("alpha")
-        reached = [next((line for line in record.rows if _below(line, target)), None) for record in good]
+        numbers["alpha"] = records[0].header.alpha
+        reached = [record.first("grad_norm", target) for record in good]
         for name, wanted in (("rounds_to_target", "round"), ("bits_to_target", "bits")):
-            row[name] = _mean([None if line is None else line.get(wanted) for line in reached])
-    return row
-
-
-def _below(line: dict[str, Any], target: float) -> bool:
-    norm = line.get("grad_norm")
-    return norm is not None and norm <= target
-
-
-def _last_tenth(rows: Sequence[dict[str, Any]]) -> Sequence[dict[str, Any]]:
-    return rows[-max(1, len(rows) // 10) :]
+            numbers[name] = _mean([None if row is None else row.value(wanted) for row in reached])
+    lost = {str(record.seed): record.diverged for record in records if record.diverged}
+    return Summary(label, [record.seed for record in good], lost, numbers, by_seed)
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
-    finite = [value for value in values if value is not None and math.isfinite(value)]
-    return fmean(finite) if finite and len(finite) == len(values) else None
+    known = [value for value in values if value is not None]
+    return fmean(known) if known and len(known) == len(values) else None

@@ -1,11 +1,15 @@
 """The summary as a table for the terminal."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from rich.markup import escape
 from rich.table import Table
 
+from gossamer.report.summary import Summary
+
+BEST: dict[str, Callable[..., Any]] = {"grad_norm": min, "loss": min, "accuracy": max, "worst_accuracy": max}
+"""Columns with a best value, and how it is found."""
 _PREFIXES = ("", "k", "M", "G", "T")
 
 _COLUMNS: dict[str, tuple[str, str]] = {
@@ -24,31 +28,33 @@ _COLUMNS: dict[str, tuple[str, str]] = {
 """Heading and format of each column, the most important first."""
 
 
-def result_table(summary: Sequence[dict[str, Any]], title: str) -> Table:
-    """One line a method; the best of each column is bold."""
-    names = [name for name in _COLUMNS if not summary or name in summary[0]]
+def result_table(summary: Sequence[Summary], title: str) -> Table:
+    """One line per method; the best of each column is bold."""
+    names = [name for name in _COLUMNS if not summary or name in summary[0].numbers]
     table = Table(title=escape(title), title_justify="left", title_style="bold", header_style="bold")
     table.add_column("method", min_width=8)
     for name in names:
         table.add_column(_COLUMNS[name][0], justify="right", no_wrap=True)
-    pick: dict[str, Any] = {"loss": min, "grad_norm": min, "accuracy": max, "worst_accuracy": max}
-    best = {name: f([row[name] for row in summary if row[name] is not None], default=None) for name, f in pick.items()}
+    best = {}
+    for name, pick in BEST.items():
+        known = [value for row in summary if (value := row.numbers[name]) is not None]
+        best[name] = pick(known, default=None)
     for row in summary:
         cells = []
         for name in names:
-            form = _COLUMNS[name][1]
-            if row[name] is None:
-                cells.append("diverged" if name == "grad_norm" and row["diverged"] else "-")
+            form, value = _COLUMNS[name][1], row.numbers[name]
+            if value is None:
+                cells.append("diverged" if name == "grad_norm" and row.diverged else "-")
                 continue
-            text = human(row[name]) if form == "bits" else format(row[name], form)
-            cells.append(f"[bold]{text}[/]" if len(summary) > 1 and row[name] == best.get(name) else text)
-        table.add_row(escape(row["method"]) + _lost(row), *cells)
+            text = human(value) if form == "bits" else format(value, form)
+            cells.append(f"[bold]{text}[/]" if len(summary) > 1 and value == best.get(name) else text)
+        table.add_row(escape(row.method) + _lost(row), *cells)
     return table
 
 
-def _lost(row: dict[str, Any]) -> str:
+def _lost(row: Summary) -> str:
     """A mark for a method of which some seeds diverged, and are not in its means."""
-    lost, left = len(row["diverged"]), len(row["seeds"])
+    lost, left = len(row.diverged), len(row.seeds)
     return f" [red]({lost} of {lost + left} diverged)[/]" if lost and left else ""
 
 

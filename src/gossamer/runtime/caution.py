@@ -3,12 +3,16 @@
 import functools
 import warnings
 
+import numpy as np
+import torch
+
 from gossamer.algorithms.base import Algorithm
 from gossamer.compression.base import Compressor
 from gossamer.errors import ConvergenceWarning
-from gossamer.runtime.measure import alpha_of, averages, usual_alpha
+from gossamer.records.identity import alpha_of, averages
 from gossamer.theory import practical_steps
 
+_DRAWN = 1 << 18  # coordinates with which a compressor is tried out
 _FAR = 1.5  # times the practical gamma of a compressor that always keeps as much as it usually does
 
 
@@ -38,6 +42,18 @@ def warn_of_gamma(method: Algorithm, d: int, rho: float) -> None:
 def _practical(alpha: float) -> float:
     """As `practical_steps`, without its bound of 0.6: with hardly any compression, gamma = 1 is no mistake."""
     return 0.75 * float(alpha**0.6)
+
+
+def usual_alpha(compressor: Compressor | None, d: int) -> float:
+    """1 - E||C(z) - z||^2 / ||z||^2 over Gaussian z: what a compressor usually keeps; alpha is what it must keep."""
+    if compressor is None:
+        return 1.0
+    many = max(2, min(64, _DRAWN // d))
+    z = torch.from_numpy(np.random.default_rng(0).standard_normal((many, d)))
+    omega = compressor.omega(d)
+    c = compressor(z, seed=0).dense() / (1 + omega if omega is not None else 1)  # unbiased ones as `scaled` would
+    kept = 1 - float(((c - z).square().sum(dim=1) / z.square().sum(dim=1)).mean())
+    return min(1.0, max(kept, 1e-6))
 
 
 _usual_alpha = functools.lru_cache(maxsize=64)(usual_alpha)

@@ -1,7 +1,7 @@
 """A spec put together and run: the same for the command line, the shipped specs and tests."""
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -9,15 +9,16 @@ from typing import Any
 from gossamer import registry
 from gossamer.algorithms.base import Algorithm
 from gossamer.errors import InputError
-from gossamer.paper.omegas import certified_steps, check_has_omegas, share_of
 from gossamer.problems.base import Problem
 from gossamer.records.record import record_name
 from gossamer.records.runs import Runs, models_path
 from gossamer.runtime.arguments import check_batch_size, check_method_fits
+from gossamer.runtime.measure import Measure
 from gossamer.runtime.recorder import Progress
 from gossamer.runtime.simulator import simulate
 from gossamer.runtime.start import starting_models
 from gossamer.runtime.tuning.auto import settings_for
+from gossamer.runtime.tuning.certified import certified_steps, share_of
 from gossamer.spec import Spec
 from gossamer.streams import Streams
 from gossamer.topology import MixingMatrix, mixing_matrix
@@ -71,7 +72,7 @@ class Experiment:
                 eval_every=self.eval_every,
                 x0=self.spec.x0,
                 codec=self.spec.codec or "fixed",
-                omegas=self.spec.omegas,
+                measures=_measures(self.spec),
                 record_dir=record_dir,
                 checkpoint_every=checkpoint_every,
                 resume=resume,
@@ -115,16 +116,22 @@ def prepare(spec: Spec, *, data_dir: str | None = None, device: str | None = Non
     if spec.batch_size is not None:
         check_batch_size(spec.batch_size, problem)
     starting_models(spec.x0, problem, Streams(spec.seeds, range(problem.clients), problem.device))
+    measures = _measures(spec)
     for label, (method, rounds) in methods.items():
         check_method_fits(method, problem, mixing)
-        if spec.omegas:
-            check_has_omegas(method)
+        for measure in measures:
+            measure.check(method)
         if chosen := wished[label]:
             methods[label] = (_found(method, chosen, spec, problem, mixing, rounds), rounds)
     return Experiment(spec, problem, mixing, methods)
 
 
-def _to_be_found(settings: dict[str, Any]) -> dict[str, str]:
+def _measures(spec: Spec) -> list[Measure]:
+    """What the spec has measured beside the usual columns."""
+    return [registry.measures.build(name) for name in spec.measures]
+
+
+def _to_be_found(settings: Mapping[str, Any]) -> dict[str, str]:
     """The steps that are words in the place of numbers: "auto", "certified", or an lr of "certified:0.5"."""
     words = {name: settings[name] for name in ("lr", "gamma") if isinstance(settings.get(name), str)}
     chosen = {name: word for name, word in words.items() if word == "auto" or word.split(":")[0] == "certified"}

@@ -1,13 +1,13 @@
-"""Keeping records of a simulation: what is measured, when, and where it is written; and going on where one stopped."""
+"""Records of a simulation: what is measured, when, and where it is written; and resuming where one stopped."""
 
 import contextlib
 import logging
 import time
 import warnings
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -22,11 +22,13 @@ from gossamer.errors import (
     StoppedError,
     check_path,
 )
-from gossamer.paper.omegas import Proof, errors_of_proof
 from gossamer.records.checkpoint import Checkpoint, Checkpoints, resume_log
+from gossamer.records.identity import header, settings
 from gossamer.records.record import LARGE_GROWTH, Record, RecordWriter, read_record, record_name
+from gossamer.records.rows import End, Row, plain
 from gossamer.records.runs import Run, Runs, finished_run, write_models
-from gossamer.runtime.measure import header, measure, settings
+from gossamer.records.typed import Settings, read_as
+from gossamer.runtime.measure import Measure, measure
 
 if TYPE_CHECKING:
     from gossamer.runtime.simulation import Simulation
@@ -44,7 +46,7 @@ _KEPT = 2  # checkpoints: the last one, and the one before in case it is damaged
 
 @dataclass(frozen=True)
 class Saving:
-    """Where a run is written, when it saves itself, and whether it goes on from what it saved."""
+    """Where a run is written, when it saves itself, and whether it resumes."""
 
     folder: Path | None = None
     every: int | None = None
@@ -73,15 +75,16 @@ def record_folder(folder: str | Path, labels: Iterable[str], seeds: Sequence[int
 def record_seeds(
     start: Callable[[Sequence[int]], "Simulation"],
     seeds: Sequence[int],
-    about: dict[str, Any],
+    about: Settings,
     saving: Saving,
     progress: Progress | None = None,
+    measures: Sequence[Measure] = (),
 ) -> Runs:
     """The runs of one method, in the order of their seeds.
 
-    On `resume`, runs that are over are read, seeds that share a checkpoint go on together, and the others begin.
+    On `resume`, runs that are over are read, seeds that share a checkpoint continue together, and the others start.
     """
-    recorder = Recorder(start(seeds), about, saving)
+    recorder = Recorder(start(seeds), about, saving, measures)
     if saving.folder is None or not saving.resume:
         return recorder.run(progress)
     over = recorder.finished()
@@ -91,7 +94,7 @@ def record_seeds(
         together = left
     for group in (together, [seed for seed in left if seed not in together]):
         if group:
-            recorder = recorder if group == list(seeds) else Recorder(start(group), about, saving)
+            recorder = recorder if group == list(seeds) else Recorder(start(group), about, saving, measures)
             over |= {run.seed: run for run in recorder.run(progress)}
     return Runs(over[seed] for seed in seeds)
 
@@ -99,18 +102,24 @@ def record_seeds(
 class Recorder:
     """Drives a simulation and keeps its records: evaluates many snapshots together, and writes what it measures."""
 
-    def __init__(self, simulation: "Simulation", about: dict[str, Any], saving: Saving) -> None:
+    def __init__(
+        self, simulation: "Simulation", about: Settings, saving: Saving, measures: Sequence[Measure] = ()
+    ) -> None:
         sim = self.simulation = simulation
-        self.label, self.rounds, self.eval_every = str(about["label"]), int(about["rounds"]), int(about["eval_every"])
         self.saving, self.folder = saving, saving.folder
-        self._proof: Proof | None = None
-        more: dict[str, Any] = {}
-        if about.get("omegas"):
-            self._proof = Proof.of(sim.method, sim.problem, sim.mixing, sim.batch_size)  # type: ignore[arg-type]
-            more = {"proof": self._proof.describe()}
+        if measures:
+            about = {**about, "measures": [one.name for one in measures]}
+        self._measuring = [one.start(sim.method, sim.problem, sim.mixing, sim.batch_size) for one in measures]
+        facts = {one.name: begun.facts() for one, begun in zip(measures, self._measuring, strict=True)}
+        columns = {name: text for one in measures for name, text in one.columns.items()}
         self.records = {
-            seed: Record(header(sim.method, sim.problem, sim.mixing, about, seed) | more) for seed in simulation.seeds
+            seed: Record(header(sim.method, sim.problem, sim.mixing, about, seed, facts=facts, columns=columns))
+            for seed in simulation.seeds
         }
+        first = self.records[sim.seeds[0]].header
+        assert first.rounds is not None
+        assert first.eval_every is not None
+        self.label, self.rounds, self.eval_every = first.label, first.rounds, first.eval_every
         self._settings = {seed: settings(sim.method, sim.problem, sim.mixing, about, seed) for seed in simulation.seeds}
         self.finals: dict[int, Tensor] = {}
         self.writers: dict[int, RecordWriter] = {}
@@ -119,7 +128,7 @@ class Recorder:
             stem = record_name(self.label, 0).rsplit("-seed", 1)[0]
             identity = {"seeds": list(sim.seeds), **self._settings[sim.seeds[0]]}
             self.checkpoints = Checkpoints(self.folder / "checkpoints", stem, identity, _KEPT)
-        self._snapshots: list[tuple[dict[str, Any], dict[int, dict[str, float]], Tensor]] = []
+        self._snapshots: list[tuple[dict[str, float], dict[int, dict[str, float]], Tensor]] = []
         self._flushed = self._saved = time.monotonic()
         self._growing: set[int] = set()
         self._is_over = False
@@ -133,7 +142,7 @@ class Recorder:
                 with torch.no_grad():
                     self._loop(progress)
             finally:
-                self._flush()  # an interrupt, too, leaves what was measured on the disk
+                self._flush()  # even after an interrupt, what was measured is on the disk
             runs = self._runs()
             for run in runs if self.folder is not None else ():
                 assert self.folder is not None
@@ -144,7 +153,7 @@ class Recorder:
         return runs
 
     def _open(self, files: contextlib.ExitStack) -> None:
-        """Begin the records, or go on with those of a run that is resumed."""
+        """Start the records, or continue those of a run that is resumed."""
         if self.checkpoints is None:
             return
         if not (self.saving.resume and self._resume(self.checkpoints)):
@@ -191,7 +200,7 @@ class Recorder:
             is_readable = True
             try:
                 rows = {seed: self._rows(seed, checkpoint.facts["rows"][str(seed)]) for seed in self.records}
-                ends = checkpoint.facts["ends"]
+                ends = {int(seed): read_as(End, end) for seed, end in checkpoint.facts["ends"].items()}
                 self._seconds = float(checkpoint.facts["seconds"])
             except (DataError, KeyError, TypeError, ValueError) as error:
                 path = checkpoints.path(checkpoint.round)
@@ -199,7 +208,7 @@ class Recorder:
                 continue
             self._restore(checkpoint)
             for seed, record in self.records.items():
-                record.rows, record.end = rows[seed], ends.get(str(seed))
+                record.rows, record.end = rows[seed], ends.get(seed)
             resume_log.info("%s resumes after round %d.", self.label, checkpoint.round)
             return True
         if checkpoints.rounds() and not is_readable:
@@ -209,7 +218,7 @@ class Recorder:
             )
         return False
 
-    def _rows(self, seed: int, many: int) -> list[dict[str, Any]]:
+    def _rows(self, seed: int, many: int) -> list[Row]:
         rows = read_record(self._record_path(seed)).rows
         if len(rows) < many:
             raise DataError(f"{many} rows were written, and {len(rows)} are there.")
@@ -230,14 +239,14 @@ class Recorder:
         tensors, facts = self.simulation.save()
         tensors |= {f"finals.{seed}": x for seed, x in self.finals.items()}
         facts["rows"] = {seed: len(record.rows) for seed, record in self.records.items()}
-        facts["ends"] = {seed: record.end for seed, record in self.records.items() if record.end}
+        facts["ends"] = {seed: plain(record.end) for seed, record in self.records.items() if record.end}
         self.checkpoints.save(self.simulation.t, tensors, facts | {"seconds": self._seconds})
         self._saved = time.monotonic()
 
     def _loop(self, progress: Progress | None) -> None:
         sim, every, should_stop = self.simulation, self.saving.every, self.saving.should_stop
         rounds, eval_every = self.rounds, self.eval_every
-        told = 0.0
+        shown = 0.0
         if sim.t == 0:
             self._snapshot()
         if self.folder is not None:
@@ -256,9 +265,9 @@ class Recorder:
                 self._snapshot()
             if self.folder is not None and time.monotonic() - self._flushed > _FLUSH_SECONDS:
                 self._flush()
-            if progress is not None and (now - told > 0.1 or sim.t == rounds):
+            if progress is not None and (now - shown > 0.1 or sim.t == rounds):
                 progress(self.label, sim.t)
-                told = now
+                shown = now
             if sim.t < rounds:
                 if sim.t % every == 0 if every is not None else time.monotonic() - self._saved > _SAVE_SECONDS:
                     self._save()
@@ -284,25 +293,21 @@ class Recorder:
             )
             logger.warning(reason)
             self.finals[seed] = sim.snapshot()[i]
-            self.records[seed].end = {"status": "diverged", "round": sim.t + 1, "reason": reason}
+            self.records[seed].end = End("diverged", sim.t + 1, reason)
         sim.drop([sim.seeds[i] for i in bad])
 
     def _snapshot_if_new(self, i: int) -> None:
         """The last finite state of the i-th seed, which diverges, is worth a row, unless it has one already."""
         sim = self.simulation
         waiting = [row["round"] for row, seeds, _ in self._snapshots if sim.seeds[i] in seeds]
-        written = [row["round"] for row in self.records[sim.seeds[i]].rows[-1:]]
+        written = [row.round for row in self.records[sim.seeds[i]].rows[-1:]]
         if sim.t not in waiting + written:
             self._snapshot(slice(i, i + 1))
 
     def _snapshot(self, which: slice = slice(None)) -> None:
         """Keep the models of these seeds, by default of all, for the next evaluation."""
         sim, traffic = self.simulation, self.simulation.traffic
-        row = {
-            "round": sim.t,
-            "packets": traffic.packets,
-            "seconds": round(self._seconds, 6),
-        }
+        row = {"round": sim.t, "packets": traffic.packets, "seconds": round(self._seconds, 6)}
         sent = {
             seed: {
                 "bits": traffic.on_one_link(seed),
@@ -315,9 +320,8 @@ class Recorder:
             left_out = sim.compression_error.view(len(sim.seeds), -1).mean(dim=1).tolist()
             for seed, value in zip(sim.seeds[which], left_out[which], strict=True):
                 sent[seed]["compression_error"] = value
-        if self._proof is not None:
-            for seed, errors in zip(sim.seeds[which], self._errors_of_proof()[which], strict=True):
-                sent[seed] |= errors
+        for seed, extra in zip(sim.seeds[which], self._measured()[which], strict=True):
+            sent[seed] |= extra
         models = sim.snapshot()[which]
         self._snapshots.append((row, sent, models))
         size = models.numel() * models.element_size()
@@ -325,15 +329,20 @@ class Recorder:
         if len(self._snapshots) >= together:
             self._flush()
 
-    def _errors_of_proof(self) -> list[dict[str, float]]:
-        """By seed; nothing where the next round ends the run."""
+    def _measured(self) -> list[dict[str, float]]:
+        """The columns of the measures, by seed; none where the next round ends the run."""
         sim, begin = self.simulation, time.perf_counter()
+        extra: list[dict[str, float]] = [{} for _ in sim.seeds]
+        if not self._measuring:
+            return extra
         try:
             ahead = sim.peek()
         except NonFiniteError:
-            return [{} for _ in sim.seeds]
+            return extra
         self._seconds += time.perf_counter() - begin  # the round itself then takes no time
-        return errors_of_proof(sim.state, ahead, sim.problem.clients)
+        for one in self._measuring:
+            extra = [before | more for before, more in zip(extra, one.of_states(sim.state, ahead), strict=True)]
+        return extra
 
     def _watch_growth(self, seed: int) -> None:
         """Warn, once per run, when the loss has grown by a large factor; a run may still recover."""
@@ -352,9 +361,10 @@ class Recorder:
         while self._snapshots:  # one by one, so that an interrupt loses none and writes none twice
             row, sent, _ = self._snapshots.pop(0)
             for seed, counted in sent.items():
-                whole = row | counted | {name: values[at] for name, values in columns.items()}
+                whole = Row.of(row | counted | {name: values[at] for name, values in columns.items()})
                 at += 1
-                whole |= {} if self._proof is None else self._proof.phi(whole)
+                for one in self._measuring:
+                    whole = replace(whole, extra={**whole.extra, **one.of_row(whole)})
                 self.records[seed].rows.append(whole)
                 self._watch_growth(seed)
                 if seed in self.writers:

@@ -9,8 +9,7 @@ from typing import Any, overload
 from gossamer.algorithms.base import Algorithm
 from gossamer.compression.base import CODECS, Codec
 from gossamer.errors import InputError, check_bool, check_callable, check_choice, check_integer
-from gossamer.lock import alone_in
-from gossamer.paper.omegas import check_has_omegas
+from gossamer.files import alone_in
 from gossamer.problems.base import Problem
 from gossamer.records.runs import Run, Runs
 from gossamer.runtime.arguments import (
@@ -21,6 +20,7 @@ from gossamer.runtime.arguments import (
     several_seeds,
 )
 from gossamer.runtime.caution import warn_of_gamma
+from gossamer.runtime.measure import Measure
 from gossamer.runtime.recorder import Progress, Saving, record_folder, record_seeds
 from gossamer.runtime.simulation import Simulation
 from gossamer.runtime.start import X0, describe_start
@@ -39,7 +39,7 @@ def simulate(  # type: ignore[overload-overlap]
     eval_every: int | None = None,
     x0: X0 = None,
     codec: Codec = "fixed",
-    omegas: bool = False,
+    measures: Sequence[Measure] = (),
     record_dir: str | Path | None = None,
     checkpoint_every: int | None = None,
     resume: bool = False,
@@ -58,7 +58,7 @@ def simulate(
     eval_every: int | None = None,
     x0: X0 = None,
     codec: Codec = "fixed",
-    omegas: bool = False,
+    measures: Sequence[Measure] = (),
     record_dir: str | Path | None = None,
     checkpoint_every: int | None = None,
     resume: bool = False,
@@ -76,7 +76,7 @@ def simulate(
     eval_every: int | None = None,
     x0: X0 = None,
     codec: Codec = "fixed",
-    omegas: bool = False,
+    measures: Sequence[Measure] = (),
     record_dir: str | Path | None = None,
     checkpoint_every: int | None = None,
     resume: bool = False,
@@ -98,8 +98,8 @@ def simulate(
             point for all, with an optional scale as in `"normal:0.1"`.
         codec: How the bits of a packet are counted: `"fixed"` width, which costs nothing; `"entropy"`, for which every
             message is really encoded; or `"auto"`, the shorter of the two. The models do not depend on it.
-        omegas: Record the errors of BEER's proof, too: Omega_1 to Omega_5, and its Lyapunov function where the steps
-            are certified (`gossamer.theory.certify`); with `eval_every=1`, `gossamer theory --check` can judge the run.
+        measures: What to record beside the usual columns, such as the errors of BEER's proof, for
+            `gossamer theory --check`: `gossamer.paper.omegas.Omegas()`, with `eval_every=1`.
         record_dir: A folder in which each run's record is written as it grows, its checkpoints while it goes on, and
             its final models when it is over.
         checkpoint_every: Rounds between checkpoints; by default one is written every minute.
@@ -123,10 +123,9 @@ def simulate(
     check_choice("codec", codec, CODECS)
     for one in methods.values():
         check_method_fits(one, problem, mixing)
-        if omegas:
-            check_has_omegas(one)
+        for measure in measures:
+            measure.check(one)
         warn_of_gamma(one, problem.d, mixing.rho)
-    check_bool("omegas", omegas)
     check_bool("resume", resume)
     check_callable("should_stop", should_stop)
     check_callable("progress", progress)
@@ -137,7 +136,7 @@ def simulate(
     saving = Saving(folder, every, resume, should_stop)
 
     about: dict[str, Any] = {"rounds": rounds, "batch_size": batch_size, "eval_every": eval_every, "codec": codec}
-    about |= {"x0": describe_start(x0, problem)} | ({"omegas": True} if omegas else {})
+    about |= {"x0": describe_start(x0, problem)}
     runs = Runs()
     with contextlib.nullcontext() if folder is None else alone_in(folder, reenter=True):
         for label, one in methods.items():
@@ -145,5 +144,5 @@ def simulate(
             def start(some: Sequence[int], one: Algorithm = one) -> Simulation:
                 return Simulation(one, problem, mixing, some, batch_size, x0, codec)
 
-            runs += record_seeds(start, seeds, {"label": label, **about}, saving, progress)
+            runs += record_seeds(start, seeds, {"label": label, **about}, saving, progress, measures)
     return runs[0] if isinstance(method, Algorithm) and isinstance(seed, Integral) else runs

@@ -1,20 +1,20 @@
-"""A run against its proof: each recursion of the lemma at every round, and the theorems' bounds.
+"""Check a run against BEER's proof: each recursion of the lemma at every round, and the theorems' bounds.
 
-The recursions hold for any steps; what Phi does, and the theorems, only where the steps are certified. With a
-deterministic compressor and full gradients each run must obey them to rounding. Otherwise they speak of expectations: a
-mean over seeds stands for one, and an inequality does not hold only where a confidence interval of that mean, wide
+The recursions hold for any steps; the descent of Phi and the theorems hold where the steps are certified. With a
+deterministic compressor and full gradients each run must satisfy them to rounding. Otherwise they are about
+expectations, which means over seeds estimate: an inequality does not hold if a confidence interval of the mean, wide
 enough to cover all rounds at once, lies beyond the bound.
 """
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from gossamer.errors import InputError, check_bool, check_integer, check_nonnegative, check_positive, check_unit
 from gossamer.theory.certificate import Certificate, strongest
 from gossamer.theory.inputs import check_c, check_mu
 from gossamer.theory.system import linear_system
+from gossamer.theory.verdict import Verdict
 
 if TYPE_CHECKING:
     import numpy as np
@@ -22,9 +22,8 @@ if TYPE_CHECKING:
 
     Array = npt.NDArray[np.float64]
 
-Verdict = Literal["holds", "does not hold", "cannot be told"]
 CONFIDENCE = 0.95
-# What rounding in float64 may come to: of a bound; of numbers whose small difference is taken; of a square that is 0.
+# Rounding errors in float64: of a bound; of numbers whose small difference is taken; of a square that is 0.
 _ROUNDING, _DIFFERENCE, _TINY = 1e-9, 1e-13, 1e-28
 _MOST = 1e100  # a run with larger numbers in it has diverged
 
@@ -34,7 +33,7 @@ class Measured:
     """Runs that differ in their seed alone, each with what was measured after the same rounds."""
 
     rounds: "Array"
-    """(T,), rising."""
+    """(T,), increasing."""
     omegas: "Array"
     """(seeds, T, 5): Omega_1 to Omega_5."""
     loss: "Array"
@@ -45,14 +44,14 @@ class Measured:
 
 @dataclass(frozen=True)
 class Finding:
-    """One inequality, `left <= right`, at every round at which it could be looked at."""
+    """One inequality, `left <= right`, at every round at which it could be checked."""
 
     name: str
     says: str
     """The inequality in words and symbols."""
     verdict: Verdict
     why: str = ""
-    """Why it cannot be told, or where it fails."""
+    """Why it is inconclusive, or where it fails."""
     rounds: "Array | None" = None
     left: "Array | None" = None
     """(T,): means over the seeds."""
@@ -63,9 +62,14 @@ class Finding:
     """The largest left / right, of the means: 1 where the bound is just met. Rounds at which the right side is lost in
     rounding are left out of it."""
 
+    @property
+    def many(self) -> int:
+        """Rounds at which it was checked."""
+        return 0 if self.rounds is None else len(self.rounds)
+
 
 class Checked(NamedTuple):
-    """All that came of a check."""
+    """The result of a check."""
 
     findings: list[Finding]
     certificate: Certificate | None
@@ -77,10 +81,13 @@ class Checked(NamedTuple):
     def verdict(self) -> Verdict:
         """Of all findings together."""
         verdicts = {finding.verdict for finding in self.findings}
-        for one in ("does not hold", "cannot be told"):
-            if one in verdicts:
-                return one
-        return "holds"
+        return (
+            "does not hold"
+            if "does not hold" in verdicts
+            else "inconclusive"
+            if "inconclusive" in verdicts
+            else "holds"
+        )
 
 
 def check_run(
@@ -100,7 +107,7 @@ def check_run(
     is_random: bool = False,
     is_float64: bool = True,
 ) -> Checked:
-    """Hold measured runs of BEER against the lemma's four recursions, the descent of f, and the theorems.
+    """Check measured runs of BEER against the lemma's four recursions, the descent of f, and the theorems.
 
     Args:
         measured: What was measured, in every round from the first on; where rounds are missing, what is there can break
@@ -115,8 +122,8 @@ def check_run(
         mu: Of the PL condition, if the objective is known to satisfy it.
         minimum: f*, or the lowest value known; where a run went lower, that is taken.
         sigma: sigma^2 bounds the variance of a gradient from one row; 0 for full gradients, None if nothing is known.
-        batch: Rows a minibatch.
-        is_random: Whether messages or gradients are drawn, so that the proof speaks of expectations.
+        batch: Rows per minibatch.
+        is_random: Whether messages or gradients are random, so that the proof is about expectations.
         is_float64: Whether the models were; in float32 rounding alone can break what holds.
     """
     import numpy as np
@@ -147,7 +154,7 @@ def check_run(
     certificate, why = strongest(alpha, rho, C, L, mu, gamma, lr)
     if certificate is None:
         why = f"The steps are not certified. {why}"
-        findings += [Finding(name, says, "cannot be told", why) for name, says in (_PHI, _NONCONVEX, _START)]
+        findings += [Finding(name, says, "inconclusive", why) for name, says in (_PHI, _NONCONVEX, _START)]
         return Checked(findings, None, None)
     weights = np.array(certificate.weights_for(n))
     phi = loss - min([float(loss.min()), *([] if minimum is None else [minimum])]) + four @ weights
@@ -162,7 +169,7 @@ def check_run(
     if certificate.mu is None:
         findings.append(look.each(*_START, rounds[1:], phi[:, 1:], phi[:, :1] + passed * noise, size))
         if mu is not None:
-            findings.append(Finding(*_LINEAR, "cannot be told", "The steps are certified for Theorem 4.1 alone."))
+            findings.append(Finding(*_LINEAR, "inconclusive", "The steps are certified for Theorem 4.1 alone."))
     else:
         shrinks = certificate.mu * lr
         promised = phi[:, :1] * (1 - shrinks) ** passed + noise / shrinks
@@ -183,7 +190,7 @@ def _check_measured(measured: Measured) -> None:
 
     rounds, omegas, loss, norms = measured.rounds, measured.omegas, measured.loss, measured.grad_norm
     if omegas.shape != (*loss.shape, 5) or loss.shape[1:] != rounds.shape or norms.shape != loss.shape:
-        raise InputError("A check takes (seeds, rounds, 5) Omegas, and losses and gradient norms beside them.")
+        raise InputError("A check takes (seeds, rounds, 5) Omegas, and losses and gradient norms of (seeds, rounds).")
     if len(rounds) < 2 or not len(loss):
         raise InputError("A check takes two rounds or more of one run or more.")
     for part in (omegas, loss, norms):
@@ -192,7 +199,7 @@ def _check_measured(measured: Measured) -> None:
 
 
 class _Look:
-    """How an inequality is looked at: where, and what may be said of it."""
+    """Checks inequalities at the measured rounds."""
 
     def __init__(self, rounds: "Array", is_random: bool, is_float64: bool, is_known: bool) -> None:
         import numpy as np
@@ -217,14 +224,14 @@ class _Look:
         """Rounds that are missing leave open whether an inequality holds in them."""
         if self.is_whole or finding.verdict != "holds":
             return finding
-        return replace(finding, verdict="cannot be told", why=_NOT_WHOLE)
+        return replace(finding, verdict="inconclusive", why=_NOT_WHOLE)
 
     def each(self, name: str, says: str, rounds: "Array", left: "Array", right: "Array", size: float = 0.0) -> Finding:
         """(seeds, T) each; `size` is that of the numbers of which both sides are small differences."""
         import numpy as np
 
         if not self.is_known or not len(rounds):
-            return Finding(name, says, "cannot be told", _NOT_WHOLE if self.is_known else _NO_SIGMA)
+            return Finding(name, says, "inconclusive", _NOT_WHOLE if self.is_known else _NO_SIGMA)
         blur = _DIFFERENCE * size + _TINY
         excess = left - right - _ROUNDING * np.abs(right) - blur
         if self.is_random:
@@ -244,9 +251,9 @@ class _Look:
             first = int(rounds[beyond.argmax()])
             broken = f"Broken in {int(beyond.sum()):,} of {len(rounds):,} rounds, first in {first:,}"
         if self.is_random and seeds == 1:
-            return "cannot be told", f"{broken}; but of {_ONE_SEED}" if broken else f"Of {_ONE_SEED}"
+            return "inconclusive", f"{broken}; but of {_ONE_SEED}" if broken else f"Of {_ONE_SEED}"
         if broken and not self.is_float64:
-            return "cannot be told", f"{broken}; but in float32 rounding may do that: run it in float64."
+            return "inconclusive", f"{broken}; but in float32 rounding may do that: run it in float64."
         return ("does not hold", f"{broken}.") if broken else ("holds", "")
 
 
@@ -264,20 +271,3 @@ def _half_width(values: "Array") -> "Array":
     quantile = t.ppf(1 - (1 - CONFIDENCE) / (2 * rounds), seeds - 1)
     width: Array = quantile * values.std(axis=0, ddof=1) / np.sqrt(seeds)
     return width
-
-
-def measured_of(rows: Sequence[Sequence[dict[str, Any]]]) -> Measured:
-    """From the rows of records, one list a seed: the rounds that all have, with all that is needed in them."""
-    import numpy as np
-
-    names = ("omega_1", "omega_2", "omega_3", "omega_4", "omega_5", "loss", "grad_norm")
-
-    def is_there(row: dict[str, Any]) -> bool:
-        return all(isinstance(row.get(name), int | float) and abs(row[name]) <= _MOST for name in names)
-
-    by_round = [{row["round"]: [row[name] for name in names] for row in one if is_there(row)} for one in rows]
-    common = sorted(set.intersection(*(set(one) for one in by_round))) if by_round else []
-    if not common:
-        raise InputError("No round has Omega_1 to Omega_5; record them with `omegas = true` in a spec, or in simulate.")
-    table = np.array([[one[number] for number in common] for one in by_round], dtype=np.float64)
-    return Measured(np.array(common, dtype=np.float64), table[..., :5], table[..., 5], table[..., 6])

@@ -59,6 +59,10 @@ class MixingMatrix:
                 f"range from {least:.4g} to {second:.4g}; {remedy}."
             )
 
+    def content(self) -> list[npt.NDArray[np.generic]]:
+        """What tells W from any other."""
+        return [self.sparse.indptr, self.sparse.indices, self.sparse.data]
+
     def at(self, t: int) -> "MixingMatrix":
         """W_t, which is W in every round."""
         return self

@@ -59,6 +59,10 @@ class MixingSchedule:
         self.mean = MixingMatrix(sum(w.sparse for w in self.rounds) / len(self.rounds), graph)
         """The mean of W_t over a period, which must mix."""
 
+    def content(self) -> list[npt.NDArray[np.generic]]:
+        """What tells the schedule from any other."""
+        return [part for w in self.rounds for part in (w.sparse.indptr, w.sparse.indices, w.sparse.data)]
+
     def at(self, t: int) -> RoundWeights:
         """W_t."""
         return self.rounds[t % len(self.rounds)]

@@ -20,10 +20,10 @@ def theory(parser: Parser) -> None:
     are guarantees of the proof with full gradients from x0; actual runs are far faster.
 
     --check compares a recorded run with the proof instead: the lemma's recursions and the theorems' bounds at every
-    round, with a picture of both sides. The run must have been recorded with `omegas = true` and `eval_every = 1`. Exit
-    code 1 means that something does not hold.
+    round, with a picture of both sides. The run must have been recorded with `measures = ["omegas"]` and
+    `eval_every = 1`. Exit code 1 means that something does not hold.
     """
-    parser.add_argument("--check", metavar="RUN", help="a record, or a folder of records with `omegas = true`")
+    parser.add_argument("--check", metavar="RUN", help='a record, or a folder of records with `measures = ["omegas"]`')
     parser.add_argument("-o", "--output", metavar="FILE", help="the picture of --check (default: beside the record)")
     parser.add_argument("--graph", metavar="GRAPH", help="such as ring, grid:2,5 (default: ring)")
     parser.add_argument("--clients", type=int, metavar="N", help="default: 10")

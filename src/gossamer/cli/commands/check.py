@@ -1,10 +1,10 @@
-"""Runs against their proof: `gossamer theory --check` and `gossamer reproduce theory`."""
+"""Check runs against the proof: `gossamer theory --check` and `gossamer reproduce theory`."""
 
 import argparse
 import json
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from rich.markup import escape
 from rich.table import Table
@@ -13,17 +13,38 @@ from gossamer.cli.commands.data import downloads
 from gossamer.cli.lines import complain, note, results, stop_signals
 from gossamer.cli.output import VERDICTS, bars, check_picture, console, resume_news, waiting
 from gossamer.errors import GossamerError, InputError, StoppedError, check_integer
-from gossamer.lock import alone_in
-from gossamer.paper import certified as proofs
-from gossamer.paper import figures
-from gossamer.paper.omegas import check_records
-from gossamer.paper.reproduction import write_csv
+from gossamer.files import alone_in, write_csv
+from gossamer.paper import figures, proofs
+from gossamer.paper.omegas import check_records, proof_of
 from gossamer.records.record import Record, record_name
 from gossamer.report import proof_figure
 from gossamer.report.gather import Group, gather
 from gossamer.theory import Checked, Finding
+from gossamer.theory.verdict import Verdict
 
 _BOUNDS = {"4.1": "Theorem 4.1, 4.2", "4.3": "Theorem 4.3, 4.4"}
+
+
+@dataclass(frozen=True)
+class RunRow:
+    """A run with its findings, for JSON and tables."""
+
+    experiment: str
+    label: str
+    seeds: list[int]
+    verdict: Verdict
+    rounds: int
+    lr: float | None
+    gamma: float
+    certified: bool
+    figure: str
+    findings: list[Finding]
+
+    def as_dict(self) -> dict[str, object]:
+        """For JSON."""
+        names = ("name", "says", "verdict", "why", "above", "tightest")
+        findings = [{name: getattr(one, name) for name in names} | {"rounds": one.many} for one in self.findings]
+        return vars(self) | {"findings": findings}
 
 
 def check(options: argparse.Namespace) -> int:
@@ -60,11 +81,11 @@ def check(options: argparse.Namespace) -> int:
     for sentence in refused:
         note(f"gossamer: {sentence}")
     if not rows:
-        return complain(f"Nothing in '{source}' could be held against the proof.", 2)
+        return complain(f"Nothing in '{source}' could be checked against the proof.", 2)
     if options.json:
         with results():
-            print(json.dumps(rows, indent=2, allow_nan=False))
-    return int(any(row["verdict"] == "does not hold" for row in rows))
+            print(json.dumps([row.as_dict() for row in rows], indent=2, allow_nan=False))
+    return int(any(row.verdict == "does not hold" for row in rows))
 
 
 def prove(options: argparse.Namespace) -> int:
@@ -100,7 +121,7 @@ def prove(options: argparse.Namespace) -> int:
                     should_stop=should_stop,
                 )
             except StoppedError as error:
-                raise StoppedError(f"{error} The same command goes on with what is left.") from None
+                raise StoppedError(f"{error} Repeat the command to continue.") from None
             show(job.spec.rounds)
             checked = check_records(records)
             picture = folder / "figures" / f"{job.name}.png"
@@ -109,37 +130,37 @@ def prove(options: argparse.Namespace) -> int:
         write_csv(folder / "theory.csv", [row for one in rows for row in _flat(one)])
     with results():
         if options.json:
-            print(json.dumps(rows, indent=2, allow_nan=False))
+            print(json.dumps([row.as_dict() for row in rows], indent=2, allow_nan=False))
         else:
             _show_all(rows, folder, options.quick)
-    failed = [row["experiment"] for row in rows if row["verdict"] == "does not hold"]
+    failed = [row.experiment for row in rows if row.verdict == "does not hold"]
     return complain(f"The proof is broken in {'; '.join(failed)}.", 1) if failed else 0
 
 
-def _show_all(rows: list[dict[str, Any]], folder: Path, quick: bool) -> None:
+def _show_all(rows: list[RunRow], folder: Path, quick: bool) -> None:
     out = console()
     title = "BEER with certified steps against its proof" + (": a rehearsal, few rounds and seeds" if quick else "")
     table = Table(title=title, title_justify="left", header_style="bold")
     for heading in ("experiment", "lr", "gamma", "rounds", "seeds", "hold", *_BOUNDS, "verdict"):
         table.add_column(heading, justify="left" if heading in ("experiment", "verdict") else "right")
     for row in rows:
-        findings = {finding["name"]: finding for finding in row["findings"]}
-        held = sum(finding["verdict"] == "holds" for finding in row["findings"])
-        tight = [findings.get(name, {}).get("tightest") for name in _BOUNDS.values()]
+        tightest = {finding.name: finding.tightest for finding in row.findings}
+        held = sum(finding.verdict == "holds" for finding in row.findings)
+        tight = [tightest.get(name) for name in _BOUNDS.values()]
         table.add_row(
-            escape(row["experiment"]),
-            f"{row['lr']:.3g}",
-            f"{row['gamma']:.3g}",
-            f"{row['rounds']:,}",
-            str(len(row["seeds"])),
-            f"{held} of {len(findings)}",
+            escape(row.experiment),
+            f"{row.lr:.3g}",
+            f"{row.gamma:.3g}",
+            f"{row.rounds:,}",
+            str(len(row.seeds)),
+            f"{held} of {len(row.findings)}",
             *("-" if one is None else f"{one:.2g}" for one in tight),
-            VERDICTS[row["verdict"]],
+            VERDICTS[row.verdict],
         )
     out.show(table)
     out.print(
         "hold: of the lemma's four recursions, the descent of f, that of Phi, Theorem 4.1 (4.2), and where Phi is "
-        "(4.3, 4.4), each at every round. The last numbers: how near a run came to the theorem's bound, 1 is there.",
+        "(4.3, 4.4), each at every round. The last numbers: a run in multiples of the theorem's bound, at most 1.",
         soft_wrap=True,
     )
     lines = [f"Figures: {folder / 'figures'}", f"Table:   {folder / 'theory.csv'}"]
@@ -157,49 +178,36 @@ def _picture(group: Group, record: Record) -> Path:
     return group.folder / f"{Path(record_name(record.label, 0)).stem.rsplit('-seed', 1)[0]}-proof.png"
 
 
-def _row(group: Group, records: list[Record], checked: Checked, picture: Path) -> dict[str, Any]:
-    return {
-        "experiment": group.name,
-        "label": records[0].label,
-        "seeds": [record.seed for record in records],
-        "verdict": checked.verdict,
-        "rounds": max(record.rows[-1]["round"] for record in records),
-        "lr": records[0].header["proof"]["lr"],
-        "gamma": records[0].header["proof"]["gamma"],
-        "certified": checked.certificate is not None,
-        "figure": str(picture),
-        "findings": [_finding_row(finding) for finding in checked.findings],
-    }
+def _row(group: Group, records: list[Record], checked: Checked, picture: Path) -> RunRow:
+    proof = proof_of(records[0])
+    return RunRow(
+        group.name,
+        records[0].label,
+        [record.seed for record in records],
+        checked.verdict,
+        max(record.rows[-1].round for record in records),
+        proof.lr,
+        proof.gamma,
+        checked.certificate is not None,
+        str(picture),
+        checked.findings,
+    )
 
 
-def _flat(row: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def _flat(row: RunRow) -> Iterator[dict[str, object]]:
     """A line for each finding."""
-    for finding in row["findings"]:
-        tightest = finding["tightest"]
+    for finding in row.findings:
         yield {
-            "experiment": row["experiment"],
-            "seeds": len(row["seeds"]),
-            "lr": f"{row['lr']:.6g}",
-            "gamma": f"{row['gamma']:.6g}",
-            "inequality": finding["name"],
-            "rounds": finding["rounds"],
-            "tightest": "" if tightest is None else f"{tightest:.4g}",
-            "above": finding["above"],
-            "verdict": finding["verdict"],
+            "experiment": row.experiment,
+            "seeds": len(row.seeds),
+            "lr": f"{row.lr:.6g}",
+            "gamma": f"{row.gamma:.6g}",
+            "inequality": finding.name,
+            "rounds": finding.many,
+            "tightest": "" if finding.tightest is None else f"{finding.tightest:.4g}",
+            "above": finding.above,
+            "verdict": finding.verdict,
         }
-
-
-def _finding_row(finding: Finding) -> dict[str, Any]:
-    """A finding as plain data."""
-    return {
-        "name": finding.name,
-        "says": finding.says,
-        "verdict": finding.verdict,
-        "why": finding.why,
-        "rounds": 0 if finding.rounds is None else len(finding.rounds),
-        "above": finding.above,
-        "tightest": finding.tightest,
-    }
 
 
 def _show(group: Group, records: list[Record], checked: Checked, picture: Path) -> None:
@@ -209,7 +217,7 @@ def _show(group: Group, records: list[Record], checked: Checked, picture: Path) 
     for heading in ("", "at every round", "rounds", "tightest", "verdict"):
         table.add_column(heading, justify="right" if heading in ("rounds", "tightest") else "left")
     for finding in checked.findings:
-        many = "" if finding.rounds is None else f"{len(finding.rounds):,}"
+        many = f"{finding.many:,}" if finding.many else ""
         tightest = "" if finding.tightest is None else f"{finding.tightest:.3g}"
         above = f" (mean above in {finding.above:,})" if finding.above and finding.verdict == "holds" else ""
         table.add_row(finding.name, escape(finding.says), many, tightest, VERDICTS[finding.verdict] + above)

@@ -1,10 +1,9 @@
-"""Who finds the exact minimiser: `gossamer reproduce exactness`."""
+"""Which methods find the exact minimiser: `gossamer reproduce exactness`."""
 
 import argparse
 import json
 import sys
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
@@ -13,9 +12,9 @@ from rich.table import Table
 from gossamer.cli.lines import complain, note, results
 from gossamer.cli.output import VERDICTS, console
 from gossamer.errors import InputError, check_integer
+from gossamer.files import write_csv
 from gossamer.paper import exactness
-from gossamer.paper.exactness import Entry, Outcome
-from gossamer.paper.reproduction import write_csv
+from gossamer.paper.exactness import Entry, Exactness
 
 _ROUNDS = 6000  # after which verdicts are given
 
@@ -49,7 +48,7 @@ def exactness_table(options: argparse.Namespace) -> int:
     return complain(f"What theory says does not hold for {'; '.join(failed)}.", 1) if failed else 0
 
 
-def _run(rounds: int, quiet: bool) -> list[Outcome]:
+def _run(rounds: int, quiet: bool) -> list[Exactness]:
     entries = exactness.entries()
     if quiet or not sys.stderr.isatty():
         if not quiet:
@@ -67,7 +66,7 @@ def _run(rounds: int, quiet: bool) -> list[Outcome]:
         return outcomes
 
 
-def _row(outcome: Outcome) -> dict[str, Any]:
+def _row(outcome: Exactness) -> dict[str, object]:
     largest, *rest = outcome.errors.values()
     norms = (outcome.grad_norm, outcome.expected_grad_norm)
     measured, predicted = (None if norm is None else float(f"{norm:.4g}") for norm in norms)
@@ -92,7 +91,7 @@ def _expected(entry: Entry) -> str:
     return "exact" if entry.power is None else f"a floor that falls as lr^{entry.power:g}"
 
 
-def _show(outcomes: list[Outcome], is_short: bool) -> None:
+def _show(outcomes: list[Exactness], is_short: bool) -> None:
     out = console()
     table = Table(header_style="bold", title="Exact methods: distance to the minimiser", title_justify="left")
     for heading in ("method", "rounds", "error", ""):
@@ -139,5 +138,5 @@ def _show(outcomes: list[Outcome], is_short: bool) -> None:
     )
 
 
-def _verdict(outcome: Outcome, is_short: bool) -> str:
-    return VERDICTS["cannot be told" if is_short else "holds" if outcome.holds else "does not hold"]
+def _verdict(outcome: Exactness, is_short: bool) -> str:
+    return VERDICTS["inconclusive" if is_short else "holds" if outcome.holds else "does not hold"]

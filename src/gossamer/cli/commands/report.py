@@ -1,4 +1,4 @@
-"""Commands on records that are there already: one page of them all, and a table that holds them against one another."""
+"""Commands on existing records: one page of them all, and a table that compares them."""
 
 import argparse
 import json
@@ -43,14 +43,14 @@ def compare(options: argparse.Namespace) -> int:
         raise InputError(f"`--target` must be a finite number, got {options.target}.")
     with waiting("Reading records"):
         found = compare_runs(options.runs, options.metric, options.target)
-    lost = [sentence for method in found.methods for sentence in method["diverged"].values()]
+    lost = [sentence for method in found.methods for sentence in method.diverged.values()]
     for sentence in [*found.notes, *lost]:
         note(f"gossamer: {sentence}")
     with results():
         if options.json:
             print(json.dumps(found.as_dict(), indent=2, allow_nan=False))
             return 0
-        what, way = MEASURED[found.metric], "at or above" if found.higher else "at or below"
+        what, way = MEASURED.get(found.metric, found.metric), "at or above" if found.higher else "at or below"
         out = console()
         if found.target is None:
             out.print("Every run diverged: there is no target that one of them reaches.", soft_wrap=True)

@@ -1,10 +1,11 @@
-"""The paper's figures, rates and claims again: `gossamer reproduce`."""
+"""Reproduce the paper's figures, rates and claims: `gossamer reproduce`."""
 
 import argparse
 import json
 import math
 import shlex
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from gossamer.cli.commands.exactness import exactness_table
 from gossamer.cli.lines import note, results, stop_signals
 from gossamer.cli.output import VERDICTS, bars, console, resume_news, waiting
 from gossamer.errors import InputError, StoppedError, check_integer
-from gossamer.lock import alone_in
+from gossamer.files import alone_in
 from gossamer.paper import figures
 from gossamer.paper.claims import PUBLISHED, Judged, counted
 from gossamer.paper.figures import FIGURES, Job
@@ -42,7 +43,7 @@ def reproduce(options: argparse.Namespace) -> int:
             try:
                 _run(plan, options.quiet, should_stop)
             except StoppedError as error:
-                raise StoppedError(f"{error} The same command goes on with what is left.") from None
+                raise StoppedError(f"{error} Repeat the command to continue.") from None
         with waiting("Drawing and judging", options.quiet):
             done = conclude(plan, _command(options))
             page = plan.folder / "report.html"
@@ -51,9 +52,9 @@ def reproduce(options: argparse.Namespace) -> int:
         note(f"gossamer: {sentence}")
     with results():
         if options.json:
-            rows = [one.row() for one in done.judged]
-            said = {"folder": str(plan.folder), "page": str(page), "figures": [str(one) for one in done.pictures]}
-            print(json.dumps(said | {"claims": rows}, indent=2, allow_nan=False))
+            rows = [asdict(one.row()) for one in done.judged]
+            result = {"folder": str(plan.folder), "page": str(page), "figures": [str(one) for one in done.pictures]}
+            print(json.dumps(result | {"claims": rows}, indent=2, allow_nan=False))
         else:
             _show(done, plan, page)
     return 0
@@ -167,7 +168,7 @@ def verdict_counts(judged: Sequence[Judged]) -> str:
     held, failed, unclear = counted([one.verdict for one in judged]).values()
     again = sum(one.claim.id.endswith(PUBLISHED) for one in judged)
     text = f" ({len(judged) - again} on the paper's text, {again} again on the published runs)" if again else ""
-    return f"{len(judged)} verdicts{text}: {held} hold, {failed} do not hold, {unclear} cannot be told."
+    return f"{len(judged)} verdicts{text}: {held} hold, {failed} do not hold, {unclear} inconclusive."
 
 
 def _range(values: list[float]) -> str:

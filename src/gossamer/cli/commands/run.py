@@ -12,7 +12,7 @@ from gossamer.cli.commands.data import downloads
 from gossamer.cli.lines import complain, note, results, stop_signals
 from gossamer.cli.output import console, progress_hooks, resume_news, waiting
 from gossamer.errors import InputError, RunError, StoppedError, check_integer, check_positive
-from gossamer.lock import alone_in
+from gossamer.files import alone_in
 from gossamer.paper import shipped_spec, spec_path
 from gossamer.records.record import Record
 from gossamer.report import convergence_figure, result_table, summarize
@@ -114,7 +114,8 @@ def _print_results(
 ) -> None:
     summary = summarize(records, target)
     if as_json:
-        result = {"name": experiment.spec.name, "folder": str(folder), "figure": str(figure), "methods": summary}
+        methods = [row.as_dict() for row in summary]
+        result = {"name": experiment.spec.name, "folder": str(folder), "figure": str(figure), "methods": methods}
         print(json.dumps(result, indent=2, allow_nan=False))
         return
     out = console()

@@ -21,7 +21,7 @@ from gossamer.cli.launching.supervise import LaunchOutcome, supervise
 from gossamer.cli.lines import complain, note, stop_signals
 from gossamer.cli.output import launch_progress, waiting
 from gossamer.errors import InputError, RunError, StoppedError, check_integer, check_positive
-from gossamer.lock import alone_in
+from gossamer.files import alone_in
 from gossamer.paper import spec_path
 from gossamer.runtime.caution import warn_of_gamma
 from gossamer.runtime.experiment import Experiment

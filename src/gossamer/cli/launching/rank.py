@@ -18,7 +18,7 @@ from gossamer.cli.launching.events import LAUNCHED, Event, Kind, Launcher
 from gossamer.cli.lines import complain, results, stop_signals
 from gossamer.cli.output import console, launch_progress
 from gossamer.errors import NO_ROOM, GossamerError, InputError, RunError, StoppedError
-from gossamer.lock import alone_in
+from gossamer.files import alone_in
 from gossamer.paper import spec_path
 from gossamer.records.checkpoint import resume_log
 from gossamer.records.record import Record, read_record, record_name
@@ -33,8 +33,8 @@ logger = logging.getLogger("gossamer")
 def prepared(options: argparse.Namespace, device: str | None) -> Experiment:
     """Build and check the experiment that the spec describes."""
     spec = load_spec(spec_path(options.spec))
-    if spec.omegas:
-        raise InputError("`omegas` needs all clients in one process; use `gossamer run`, or leave it out.")
+    if spec.measures:
+        raise InputError("`measures` need all clients in one process; use `gossamer run`, or leave them out.")
     return prepare(spec, data_dir=options.data_dir, device=device)
 
 

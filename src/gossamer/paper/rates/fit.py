@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from gossamer.theory.check import Verdict
+from gossamer.theory.verdict import Verdict
 
 TOLERANCE = 0.1
 """Share of theory's exponent (or, where that is 0, the exponent) that a finite range and a grid of steps may cost."""
@@ -23,7 +23,7 @@ class Fit:
     x: str
     y: str
     slope: float
-    """The power of a log-log line; for linear convergence the change of log y a round."""
+    """The power of a log-log line; for linear convergence the change of log y per round."""
     low: float
     """The 95% confidence interval begins here."""
     high: float
@@ -31,7 +31,7 @@ class Fit:
     is_bound: bool
     """Theory is an upper bound: y may grow more slowly, or fall faster, than it says. So x is chosen to have bounds
     from above: 1/alpha rather than alpha."""
-    points: list[tuple[float, float]]
+    points: tuple[tuple[float, float], ...]
     """Geometric means over the seeds."""
     note: str = ""
     is_exponential: bool = False
@@ -47,13 +47,13 @@ class Fit:
         """Whether the slope is where theory says, judged by the whole confidence interval.
 
         Theory allows the slopes up to `tolerance` from its own, and every smaller one if it is a bound. The claim holds
-        if the whole interval is allowed, does not hold if none of it is, and cannot be told otherwise.
+        if the whole interval is allowed, does not hold if none of it is, and is inconclusive otherwise.
         """
         most = self.theory + self.tolerance
         least = -math.inf if self.is_bound else self.theory - self.tolerance
         if least <= self.low and self.high <= most:
             return "holds"
-        return "does not hold" if self.low > most or self.high < least else "cannot be told"
+        return "does not hold" if self.low > most or self.high < least else "inconclusive"
 
     @property
     def is_reached(self) -> bool:
@@ -107,7 +107,7 @@ def fit_power(x: Sequence[float], ys: npt.ArrayLike) -> Line:
     return fit_line(np.log(x).tolist(), np.log(np.asarray(ys, float)).tolist())
 
 
-def means(x: Sequence[float], ys: npt.ArrayLike) -> list[tuple[float, float]]:
+def means(x: Sequence[float], ys: npt.ArrayLike) -> tuple[tuple[float, float], ...]:
     """x with the geometric mean of y over the seeds, where that is finite."""
     y = np.exp(np.log(np.asarray(ys, float)).mean(axis=0))
-    return [(float(a), float(b)) for a, b in zip(x, y, strict=True) if math.isfinite(b)]
+    return tuple((float(a), float(b)) for a, b in zip(x, y, strict=True) if math.isfinite(b))

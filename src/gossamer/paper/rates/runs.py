@@ -1,7 +1,7 @@
 """What each study of rates runs: settings and seeds in, fits out."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,14 +13,15 @@ from gossamer.algorithms.base import Algorithm
 from gossamer.compression.base import Compressor
 from gossamer.compression.sparse import top_k
 from gossamer.paper.rates.fit import Fit, fit_line, fit_power, means
-from gossamer.paper.rates.sweep import SharedRandK, Watch, World, edges, grid, round_the_ring, scattered, sweep
+from gossamer.paper.rates.sweep import SharedRandK, StudyProgress, World, edges, grid, round_the_ring, scattered, sweep
 from gossamer.problems.base import Problem
 from gossamer.problems.regression import logistic_regression
 from gossamer.problems.sine import sine_pl
 from gossamer.runtime.simulation import Simulation
 from gossamer.topology import MixingMatrix, hypercube, mixing_matrix, ring
 
-Settings = Mapping[str, Any]
+StudySettings = dict[str, Any]
+"""All that the result of a study depends on but the seeds, as JSON."""
 _METHODS: dict[str, Callable[..., Algorithm]] = {
     "BEER": al.BEER,
     "CHOCO-SGD": al.CHOCOSGD,
@@ -32,7 +33,7 @@ _AVERAGE = "mean over t < T of ||grad f(x-bar)||^2"
 _ROUNDS = "rounds until that mean is at most epsilon^2"
 
 
-def slopes(at: Settings, seeds: Sequence[int], watch: Watch) -> list[Fit]:
+def slopes(at: StudySettings, seeds: Sequence[int], watch: StudyProgress) -> list[Fit]:
     """The averaged squared gradient norm against T, and from the same runs the rounds to epsilon."""
     mixing, times = mixing_matrix(ring(at["clients"])), at["rounds"]
     found, inverse = [], []
@@ -70,7 +71,7 @@ def slopes(at: Settings, seeds: Sequence[int], watch: Watch) -> list[Fit]:
     return found + inverse
 
 
-def heterogeneity(at: Settings, seeds: Sequence[int], watch: Watch) -> list[Fit]:
+def heterogeneity(at: StudySettings, seeds: Sequence[int], watch: StudyProgress) -> list[Fit]:
     """Rounds to epsilon against G, of the same f."""
     mixing, found = mixing_matrix(hypercube(at["clients"])), []
     jobs = [(each, name, steps) for each in at["ranges"] for name, steps in each["methods"].items()]
@@ -89,7 +90,7 @@ def heterogeneity(at: Settings, seeds: Sequence[int], watch: Watch) -> list[Fit]
     return found
 
 
-def compression(at: Settings, seeds: Sequence[int], watch: Watch) -> list[Fit]:
+def compression(at: StudySettings, seeds: Sequence[int], watch: StudyProgress) -> list[Fit]:
     """Rounds to epsilon against 1/alpha."""
     mixing, found, d = mixing_matrix(ring(at["clients"])), [], at["d"]
     parts = watch.parts(len(at["operators"]) * len(at["k"]))
@@ -108,7 +109,7 @@ def compression(at: Settings, seeds: Sequence[int], watch: Watch) -> list[Fit]:
     return found
 
 
-def network(at: Settings, seeds: Sequence[int], watch: Watch) -> list[Fit]:
+def network(at: StudySettings, seeds: Sequence[int], watch: StudyProgress) -> list[Fit]:
     """Rounds to epsilon against 1/rho, of rings of different sizes."""
     found = []
     parts = watch.parts(len(at["methods"]) * len(at["rings"]))
@@ -130,7 +131,7 @@ def network(at: Settings, seeds: Sequence[int], watch: Watch) -> list[Fit]:
     return found
 
 
-def linear(at: Settings, seeds: Sequence[int], watch: Watch) -> list[Fit]:
+def linear(at: StudySettings, seeds: Sequence[int], watch: StudyProgress) -> list[Fit]:
     """Linear convergence under the PL condition, with full gradients."""
     mixing, found = mixing_matrix(ring(at["clients"])), []
     for part in watch.parts(len(at["lr"])):
@@ -167,7 +168,7 @@ def linear(at: Settings, seeds: Sequence[int], watch: Watch) -> list[Fit]:
     return found
 
 
-def neighbourhood(at: Settings, seeds: Sequence[int], watch: Watch) -> list[Fit]:
+def neighbourhood(at: StudySettings, seeds: Sequence[int], watch: StudyProgress) -> list[Fit]:
     """The floor that noisy gradients leave at fixed steps, against the batch size."""
     found = []
     parts = watch.parts(sum(len(each["batch_sizes"]) for each in at["problems"]))
@@ -207,14 +208,14 @@ def _method(name: str, k: int, operator: Callable[[int], Compressor] = top_k) ->
     return _METHODS[name](lr=0.1, gamma=0.1, compressor=operator(k))
 
 
-def _steps(steps: Settings, scale: float) -> list[dict[str, float]]:
+def _steps(steps: StudySettings, scale: float) -> list[dict[str, float]]:
     """The grid, in which lr may be a multiple of a number that the studied quantity gives."""
     lr = min(steps.get("lr_most", math.inf), steps["lr_times"] * scale) if "lr_times" in steps else 1.0
     return grid([lr * one for one in steps["lr"]], steps["gamma"])
 
 
 def _rounds(
-    method: Algorithm, worlds: Sequence[World], mixing: MixingMatrix, at: Settings, watch: Watch
+    method: Algorithm, worlds: Sequence[World], mixing: MixingMatrix, at: StudySettings, watch: StudyProgress
 ) -> tuple[list[float], list[int]]:
     """For each world, the tuned rounds to epsilon, and which steps gave them."""
     squared = at["epsilon"] ** 2
@@ -231,7 +232,7 @@ def _fit(
     xs: Sequence[float],
     hits: Sequence[float],
     chosen: Sequence[int],
-    steps: Settings,
+    steps: StudySettings,
 ) -> Fit:
     """The power of tuned rounds, given x after x and for each the seeds."""
     ys = np.array(hits).reshape(len(xs), -1).T
@@ -244,7 +245,7 @@ def _fit(
     )
 
 
-def _tuned_over(steps: Settings, where: str) -> str:
+def _tuned_over(steps: StudySettings, where: str) -> str:
     """A sentence on the grid, and one on its edges."""
     lr, gamma = (f"{min(steps[name]):.3g} to {max(steps[name]):.3g}" for name in ("lr", "gamma"))
     lr += f" times {steps['lr_of']}" if "lr_times" in steps else ""
@@ -261,7 +262,7 @@ def _gap(sim: Simulation) -> float:
     return f - least + L * float((models - mean).square().sum(dim=1).mean())
 
 
-def _noisy(each: Settings, at: Settings) -> tuple[Problem, Tensor, Callable[[dict[str, Tensor]], Tensor]]:
+def _noisy(each: StudySettings, at: StudySettings) -> tuple[Problem, Tensor, Callable[[dict[str, Tensor]], Tensor]]:
     """A problem, where to start so that little but noise is left, and what is averaged."""
     clients = at["clients"]
     if each["problem"] == "sine_pl":

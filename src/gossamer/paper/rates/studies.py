@@ -1,11 +1,11 @@
 """The rates of the BEER paper's tables 1 to 3 and theorems 4.1 to 4.4, measured: fitted slopes beside theory's.
 
 The problems are quadratics whose clients differ in curvature and in centre, with f, its minimiser and the start the
-same however much they differ (`rates_sweep.Disagreement`), in units of the first gradient: ||grad f(x^0)|| = 1, and the
-largest curvature is 1. "Tuned" means the best of a grid of (lr, gamma), for every T or epsilon anew; grids are wide
-enough that the best is not on their edge, but where larger steps diverge or gamma is 1, its largest value; the note of
-each fit says where it was. Everything is in float64 and a function of the seeds, which draw the problem and, where
-there is any, the noise.
+same however much they differ (`sweep.Disagreement`), in units of the first gradient: ||grad f(x^0)|| = 1, and the
+largest curvature is 1. "Tuned" means the best of a grid of (lr, gamma), separately for every T or epsilon. Grids are
+wide enough that the best is not on their edge, except where larger steps diverge or gamma is 1, its largest value; the
+note of each fit says where it was. Everything is in float64 and a function of the seeds, which draw the problem and any
+noise.
 
 Bounds are worst cases. What can be seen is whether a method does at least as well (`Fit.agrees`), and whether the bound
 is tight on these problems (`Fit.is_reached`).
@@ -13,27 +13,26 @@ is tight on these problems (`Fit.is_reached`).
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
 from gossamer.paper.rates import runs as rates_runs
 from gossamer.paper.rates.fit import Fit, Line, fit_line, fit_power
-from gossamer.paper.rates.runs import Settings
-from gossamer.paper.rates.sweep import Watch
+from gossamer.paper.rates.runs import StudySettings
+from gossamer.paper.rates.sweep import StudyProgress
 
 __all__ = ["Fit", "Line", "Study", "fit_line", "fit_power", "studies"]
 
-_Work = Callable[[Settings, Sequence[int], Watch], list[Fit]]
+_Work = Callable[[StudySettings, Sequence[int], StudyProgress], list[Fit]]
 
 
 @dataclass(frozen=True)
 class Study:
-    """One question put to the methods."""
+    """One rate, and how it is measured."""
 
     name: str
     title: str
-    settings: dict[str, Any]
+    settings: StudySettings
     """All that the result depends on but the seeds; JSON-able."""
     work: _Work = field(repr=False)
 
@@ -47,10 +46,10 @@ class Study:
 
         Args:
             seeds: At least one; with several, intervals count how much they differ.
-            progress: Told the share that is done, rising to 1.
+            progress: Called with the share that is done, up to 1.
             should_stop: Asked every few rounds; when it says True, `StoppedError` is raised.
         """
-        watch = Watch(progress, should_stop)
+        watch = StudyProgress(progress, should_stop)
         watch.at(0.0)
         return self.work(self.settings, list(seeds), watch)
 
@@ -67,7 +66,7 @@ def studies(quick: bool = False) -> list[Study]:
     ]
 
 
-_BASE: dict[str, Any] = {"version": 1, "clients": 8, "d": 10, "condition": 4.0, "k": 3}
+_BASE: StudySettings = {"version": 1, "clients": 8, "d": 10, "condition": 4.0, "k": 3}
 
 
 def _halves(high: float, low: float, quick: bool) -> list[float]:
@@ -76,9 +75,9 @@ def _halves(high: float, low: float, quick: bool) -> list[float]:
     return [float(f"{high * 2 ** (-i / 2):.4g}") for i in range(0, many, 4 if quick else 1)]
 
 
-def _slopes(quick: bool) -> dict[str, Any]:
+def _slopes(quick: bool) -> StudySettings:
     # G is 100 times the first gradient, so that at every T in the range the clients' disagreement, not smoothness,
-    # limits the steps of those who suffer from it: the tuned lr is far below 1/L, and below gamma rho, where the floor
+    # limits the steps of methods that depend on it: the tuned lr is far below 1/L, and below gamma rho, where the floor
     # is proportional to lr^2 as in the analyses. By T = 600, the tuned lr is a fifth of gamma rho, and lr T some 20.
     # The largest stable gamma falls a little as T grows, so gamma's grid is fine where it is large.
     rounds = [300, 500, 800] if quick else [600, 900, 1300, 2000, 3000, 4400, 6400, 9400, 13700, 20000]
@@ -104,7 +103,7 @@ def _slopes(quick: bool) -> dict[str, Any]:
     }
 
 
-def _heterogeneity(quick: bool) -> dict[str, Any]:
+def _heterogeneity(quick: bool) -> StudySettings:
     # Up to the first gradient's size, and beyond it. Below, the largest stable step nearly serves CHOCO-SGD too; beyond
     # it, its bias rules. BEER's bound is 2 Phi_0 / (lr epsilon^2), and Phi_0 holds c_4 rho^2 G^2 / L through V^0: flat
     # while that is small against f(x^0) - f*, and not beyond. The network, a hypercube, mixes well (rho = 1/2): that
@@ -137,7 +136,7 @@ def _heterogeneity(quick: bool) -> dict[str, Any]:
     }
 
 
-def _compression(quick: bool) -> dict[str, Any]:
+def _compression(quick: bool) -> StudySettings:
     # rand_k loses exactly what its alpha says, whatever it is given; top_k much less on most vectors. alpha = k/d is at
     # most 1/4: above that, smoothness limits the steps and compression costs hardly any rounds.
     lr = _halves(2.4, 0.42, quick)
@@ -154,7 +153,7 @@ def _compression(quick: bool) -> dict[str, Any]:
     }
 
 
-def _network(quick: bool) -> dict[str, Any]:
+def _network(quick: bool) -> StudySettings:
     # Rings of different sizes rather than I - c (I - W) on one: there gamma (W - I) depends on c gamma alone, so that
     # tuning gamma undoes the change until gamma is 1. On rings ||W - I|| stays the same while rho falls.
     beer = {"lr": _halves(1.42, 0.125, quick), "lr_times": 6.0, "lr_most": 1.6, "lr_of": "min(1.6, 6 rho)"}
@@ -172,7 +171,7 @@ def _network(quick: bool) -> dict[str, Any]:
     }
 
 
-def _linear(quick: bool) -> dict[str, Any]:
+def _linear(quick: bool) -> StudySettings:
     return {
         "version": 1,
         "clients": 8,
@@ -187,8 +186,8 @@ def _linear(quick: bool) -> dict[str, Any]:
     }
 
 
-def _neighbourhood(quick: bool) -> dict[str, Any]:
-    sine: dict[str, Any] = {
+def _neighbourhood(quick: bool) -> StudySettings:
+    sine: StudySettings = {
         "name": "sine_pl",
         "problem": "sine_pl",
         "d": 10,

@@ -1,4 +1,4 @@
-"""Many problems and many steps side by side: what the studies of rates run on.
+"""Many problems and many steps at once, for the studies of rates.
 
 A lane is one problem with one setting of (lr, gamma); the lanes of one problem form a group, and the best of a group is
 what tuning finds. All problems are quadratics with the same f whatever the clients' disagreement.
@@ -28,8 +28,8 @@ _LOST = 1e8  # a squared gradient norm this many times the first has diverged
 _LOOK_EVERY = 25  # rounds between looks for what has diverged, and for a wish to stop
 
 
-class Watch:
-    """Says how far a study has come, in [0, 1] and never back, and ends it when it is asked to."""
+class StudyProgress:
+    """Reports the share of a study that is done, which never falls, and stops the study on request."""
 
     def __init__(self, progress: Callable[[float], None] | None, should_stop: Callable[[], bool] | None) -> None:
         self._progress, self._should_stop = progress, should_stop
@@ -83,10 +83,10 @@ def scattered(clients: int, d: int, condition: float, seed: int) -> Disagreement
 
 
 def round_the_ring(clients: int, d: int, condition: float, seed: int) -> Disagreement:
-    """The same functions of the angle, seen by however many clients stand around the ring.
+    """The same functions of the angle, for any number of clients around the ring.
 
-    In each coordinate log D_i and g_i are one wave round the ring, so that f hardly depends on the number of clients,
-    and what the clients disagree on is what the ring takes longest to mix: the case that rho speaks of.
+    In each coordinate log D_i and g_i are one wave around the ring, so that f hardly depends on the number of clients,
+    and what the clients disagree on is what the ring takes longest to mix: the case that rho describes.
     """
     random = np.random.default_rng(seed)
     angle = 2 * math.pi * np.arange(clients)[:, None] / clients
@@ -103,7 +103,7 @@ def _normalised(curvature: Any, pulls: Any, minimizer: Any) -> Disagreement:
 
 
 class _Quadratics(Problem):
-    """One quadratic a lane, in float64 and without rows of data."""
+    """One quadratic per lane, in float64 and without rows of data."""
 
     def __init__(self, curvature: Tensor, centres: Tensor) -> None:
         self.curvature, self.centres = curvature, centres  # (lanes, clients, d)
@@ -193,8 +193,8 @@ class World:
 
 
 @dataclass(frozen=True)
-class Tuned:
-    """What the best lanes of the groups came to."""
+class BestLanes:
+    """What the best lanes of the groups reached."""
 
     averages: Any
     """(groups, rounds): the least mean over t < T of ||grad f||^2, for T = 1, 2, ...; NaN once a group is done."""
@@ -212,9 +212,9 @@ def sweep(
     worlds: Sequence[World],
     mixing: MixingMatrix,
     rounds: int,
-    watch: Watch,
+    watch: StudyProgress,
     until: float = 0.0,
-) -> Tuned:
+) -> BestLanes:
     """Run every world with all its settings, with the averages of squared gradient norms from t = 0 on.
 
     Args:
@@ -222,8 +222,8 @@ def sweep(
         worlds: The groups; all have as many settings.
         mixing: The network.
         rounds: At most.
-        watch: Told of progress.
-        until: A group is done when its best average is at most this; at 0 all go on to the last round.
+        watch: Shows the progress.
+        until: A group is done when its best average is at most this; at 0 all continue to the last round.
     """
     groups, many = len(worlds), len(worlds[0].settings)
     lanes = [world for world in worlds for _ in world.settings]
@@ -257,7 +257,7 @@ def sweep(
             before = set(sim.alive)
             sim.step()
             lost[list(before - set(sim.alive))] = True
-    return Tuned(averages, best)
+    return BestLanes(averages, best)
 
 
 def grid(lrs: Sequence[float], gammas: Sequence[float]) -> list[dict[str, float]]:
@@ -274,5 +274,5 @@ def edges(chosen: Sequence[int], lrs: Sequence[float], gammas: Sequence[float]) 
         "the smallest gamma": (gamma == np.argmin(gammas)).sum(),
         "the largest gamma": (gamma == np.argmax(gammas)).sum(),
     }
-    said = [f"{name} in {count}" for name, count in counts.items() if count]
-    return f"Of {len(lr)} tunings, the best was at {' and at '.join(said)}." if said else "No best was on the edge."
+    places = [f"{name} in {count}" for name, count in counts.items() if count]
+    return f"Of {len(lr)} tunings, the best was at {' and at '.join(places)}." if places else "No best was on the edge."

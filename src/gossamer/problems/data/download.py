@@ -14,7 +14,7 @@ from pathlib import Path
 
 from gossamer._version import __version__
 from gossamer.errors import NO_ROOM, DataError, RunError
-from gossamer.lock import alone_in
+from gossamer.files import alone_in
 from gossamer.problems.data.sources import File
 
 logger = logging.getLogger(__name__)

@@ -9,13 +9,14 @@ from typing import Any
 import numpy as np
 
 from gossamer.records.record import Record
+from gossamer.records.rows import Row
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
 
 ACROSS = {
     "round": "rounds",
     "bits": "bits sent on one link",
-    "bits_nominal": "bits as the paper counts them",
+    "bits_nominal": "nominal bits on one link",
     "seconds": "seconds",
 }
 """What a curve may be drawn against."""
@@ -31,12 +32,6 @@ MEASURED = {
     "worst_loss": "worst client's loss",
     "consensus": "consensus error",
     "compression_error": "compression error",
-    "phi": "Lyapunov function",
-    "omega_1": "Omega_1",
-    "omega_2": "Omega_2",
-    "omega_3": "Omega_3",
-    "omega_4": "Omega_4",
-    "omega_5": "Omega_5",
     "waiting": "seconds waited",
     "hidden": "seconds hidden",
 }
@@ -46,7 +41,7 @@ _MOST_POINTS, _FEWEST_POINTS, _BUDGET = 400, 60, 100_000
 
 
 def points_for(columns: int) -> int:
-    """How many points a curve may have, where a page has so many columns of numbers: it stays below a megabyte."""
+    """How many points a curve may have on a page with this many columns of numbers, to stay below a megabyte."""
     return int(np.clip(_BUDGET // max(1, columns), _FEWEST_POINTS, _MOST_POINTS))
 
 
@@ -62,13 +57,14 @@ def curve(records: Sequence[Record], points: int) -> dict[str, Any]:
     Rows are matched by their round: where seeds were measured in different rounds, those that all have are shown.
     """
     lines = drawn(records)
-    tables = [{row["round"]: row for row in record.rows} for record in lines]
+    tables = [{row.round: row for row in record.rows} for record in lines]
     rounds = sorted(set(tables[0]).intersection(*tables[1:]))
-    if len(rounds) < 2:  # nothing in common: the longest speaks for all
+    if len(rounds) < 2:  # nothing in common: the longest stands for all
         tables = [max(tables, key=len)]
         rounds = sorted(tables[0])
     across = {name: _columns(tables, rounds, name) for name in ACROSS}
-    measured = {name: _columns(tables, rounds, name) for name in MEASURED}
+    extra = dict.fromkeys(name for record in lines for name in record.rows[-1].extra)
+    measured = {name: _columns(tables, rounds, name) for name in (*MEASURED, *extra)}
     measured = {name: values for name, values in measured.items() if np.isfinite(values).any()}
     kept = thin({name: values.mean(axis=0) for name, values in measured.items()}, len(rounds), points)
     y = {}
@@ -120,10 +116,9 @@ def _height(column: Array) -> Array:
     return (values - low) / (high - low) if high > low else np.zeros(len(column))
 
 
-def _columns(tables: Sequence[Mapping[Any, Mapping[str, Any]]], rounds: Sequence[Any], name: str) -> Array:
+def _columns(tables: Sequence[Mapping[int, Row]], rounds: Sequence[int], name: str) -> Array:
     """(runs, rows), with NaN for what is not there."""
-    cells = [[table[at].get(name) for at in rounds] for table in tables]
-    return np.array([[np.nan if value is None else float(value) for value in row] for row in cells])
+    return np.array([[table[at].value(name) for at in rounds] for table in tables], float)  # None becomes NaN
 
 
 def _plain(values: Array, digits: int) -> list[float | None]:

@@ -11,15 +11,14 @@ import html
 import json
 import os
 import re
-import secrets
 from importlib import resources
 from pathlib import Path
-from typing import Any
 
 from gossamer._version import __version__
 from gossamer.errors import InputError
+from gossamer.files import replacing
 from gossamer.report.gather import Gathered, gather
-from gossamer.report.page.payload import payload
+from gossamer.report.page.payload import Tree, payload
 
 MARK = "<!-- gossamer report"
 _SCRIPTS = ("vendor/uPlot.iife.min.js", "elements.js", "chart.js", "curves.js", "drawings.js", "tables.js", "page.js")
@@ -35,12 +34,8 @@ def write_page(folder: str | os.PathLike[str], out: str | os.PathLike[str]) -> l
 def save_page(found: Gathered, out: Path) -> None:
     """Write the page atomically; sentences on what it cannot show are added to `found.left_out`."""
     page = render(payload(found))
-    part = out.with_name(f".{out.name}.{secrets.token_hex(4)}.part")
-    try:
-        part.write_bytes(page.encode("utf-8", errors="replace"))
-        os.replace(part, out)
-    finally:
-        part.unlink(missing_ok=True)
+    with replacing(out, alone=False) as beside:
+        beside.write_bytes(page.encode("utf-8", errors="replace"))
 
 
 def check_place(out: Path, *, force: bool = False, remedy: str = "give another file with -o, or --force") -> None:
@@ -64,7 +59,7 @@ def is_page(path: Path) -> bool:
         return False
 
 
-def render(data: dict[str, Any]) -> str:
+def render(data: Tree) -> str:
     """The page that shows `data`."""
     files = resources.files("gossamer.report.page")
 
@@ -85,7 +80,7 @@ def render(data: dict[str, Any]) -> str:
     return re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], read("page.html"))
 
 
-def _embedded(data: dict[str, Any]) -> str:
+def _embedded(data: Tree) -> str:
     """JSON in ASCII with HTML's special characters escaped, so that no string can end the element."""
     written = json.dumps(data, allow_nan=False, separators=(",", ":"))
     for sign in "<>&":

@@ -1,10 +1,10 @@
 """What one rank notes of a run for the record: its counters and its model at each evaluation, in a file of its own.
 
-No rank sees the other models while it trains, so nothing is measured before the end: the journals are merged then. A
-journal is a row of fixed size after another, so a resumed run cuts off what came after its checkpoint.
+No rank sees the other models while it trains, so nothing is measured before the end, when the journals are merged. Rows
+of a journal have a fixed size, so a resumed run can cut off what came after its checkpoint.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+Counters = Mapping[str, "np.ndarray[Any, np.dtype[np.float64]]"]
+"""By name, one number per rank."""
 COUNTERS = ("round", "packets", "bytes", "bits_nominal", "seconds", "waiting", "hidden", "compression_error")
 
 
@@ -24,14 +26,14 @@ class Journal:
         self.dtype = np.dtype([("counters", "<f8", (len(COUNTERS),)), ("model", number, (width,))])
 
     def keep(self, rounds: int) -> None:
-        """Cut off what was noted after so many rounds, or was not written to its end."""
+        """Cut off the rows after this many rounds, and a row that was not written to its end."""
         if not self.path.exists():
             return
         kept = [row for row in self.rows() if row["counters"][0] <= rounds]
         with self.path.open("r+b") as file:
             file.truncate(len(kept) * self.dtype.itemsize)
 
-    def note(self, counters: dict[str, float], model: Tensor) -> None:
+    def note(self, counters: Mapping[str, float], model: Tensor) -> None:
         """Append a row."""
         row = np.zeros(1, self.dtype)
         row["counters"][0] = [counters[name] for name in COUNTERS]
@@ -57,12 +59,12 @@ class Journal:
         at = self.rounds().index(rounds)
         return torch.frombuffer(bytearray(rows[at : at + 1].tobytes()), dtype=torch.uint8)
 
-    def read(self, sent: Sequence[Tensor]) -> tuple[dict[str, Any], Tensor]:
+    def read(self, sent: Sequence[Tensor]) -> tuple[Counters, Tensor]:
         """Every rank's row of one round: counters, (ranks,) each, and models, (ranks, width)."""
         rows = np.concatenate([np.frombuffer(one.numpy().tobytes(), self.dtype) for one in sent])
         counters = {name: rows["counters"][:, number] for number, name in enumerate(COUNTERS)}
         return counters, torch.from_numpy(rows["model"].copy())
 
     def remove(self) -> None:
-        """The run is over and merged, or begins anew."""
+        """Delete the file: the run is over and merged, or starts again."""
         self.path.unlink(missing_ok=True)

@@ -1,8 +1,8 @@
 """One record from the journals of all ranks: measured by one of them, after the last round."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -11,28 +11,40 @@ from torch import Tensor
 from gossamer.algorithms.base import Algorithm
 from gossamer.problems.base import Problem
 from gossamer.records.checkpoint import Checkpoints
+from gossamer.records.identity import header
 from gossamer.records.record import Record, RecordWriter, record_name
+from gossamer.records.rows import ClientCount, End, LinkCount, Row
 from gossamer.records.runs import Run, write_models
+from gossamer.records.typed import Settings, read_as
 from gossamer.runtime.exchange.rows import network_of
-from gossamer.runtime.measure import header, measure
-from gossamer.runtime.processes.journal import Journal
+from gossamer.runtime.measure import measure
+from gossamer.runtime.processes.journal import Counters, Journal
 from gossamer.runtime.processes.ranks import Ranks
 from gossamer.runtime.transport.base import Failure
 from gossamer.topology import Mixing
 
 _TOGETHER = 64  # snapshots measured at once
-_OF_A_CLIENT = ("seconds", "waiting", "hidden", "compression_error")
 _BYTES = 256 << 20  # of models waiting to be measured, at the most
 
 
+class _Shared(NamedTuple):
+    """What every rank tells the others of a run."""
+
+    rounds: list[int]
+    """After which it has a row in its journal."""
+    links: list[dict[str, float]]
+    failure: tuple[float, int, str] | None
+    """When it was noticed, in which round, and a sentence."""
+
+
 @dataclass(frozen=True)
-class Outcome:
-    """What one rank has to tell of a run that is over."""
+class RankResult:
+    """What one rank has of a run that is over."""
 
     label: str
     method: Algorithm
     seed: int
-    about: dict[str, Any]
+    about: Settings
     rounds: int
     journal: Journal
     checkpoints: Checkpoints
@@ -40,49 +52,49 @@ class Outcome:
     """How it diverged, if it did."""
     links: list[dict[str, float]]
 
-    def facts(self) -> dict[str, Any]:
+    def shared(self) -> _Shared:
         """What every rank tells the others."""
-        failure = None if self.failure is None else [self.failure.since, self.failure.round, self.failure.sentence]
-        return {"rounds": self.journal.rounds(), "links": self.links, "failure": failure}
+        failure = None if self.failure is None else (self.failure.since, self.failure.round, self.failure.sentence)
+        return _Shared(self.journal.rounds(), self.links, failure)
 
 
 def merge(
-    problem: Problem | None, mixing: Mixing, ranks: Ranks, reporter: int, folder: Path, outcomes: list[Outcome]
+    problem: Problem | None, mixing: Mixing, ranks: Ranks, reporter: int, folder: Path, results: list[RankResult]
 ) -> None:
     """Bring the journals of every run to the reporter, which alone has the whole problem, measures and writes."""
-    told = ranks.share([outcome.facts() for outcome in outcomes])
-    for outcome, said in zip(outcomes, zip(*told, strict=True), strict=True):
+    everyone: Any = zip(*ranks.share([result.shared() for result in results]), strict=True)
+    for result, of_ranks in zip(results, everyone, strict=True):
+        shared = [_Shared(*one) for one in of_ranks]
         # Where a run diverged, some ranks were ahead of others.
-        rounds = sorted(set.intersection(*(set(one["rounds"]) for one in said)))
-        measured = None if problem is None else _Measured(problem, network_of(outcome.method, mixing))
+        rounds = sorted(set.intersection(*(set(one.rounds) for one in shared)))
+        measured = None if problem is None else _Measured(problem, network_of(result.method, mixing))
         for number in rounds:
-            sent = ranks.collect(outcome.journal.row(number), reporter)
+            sent = ranks.collect(result.journal.row(number), reporter)
             if sent is not None and measured is not None:
-                measured.add(*outcome.journal.read(sent))
+                measured.add(*result.journal.read(sent))
         if measured is not None:
-            failures = sorted(one["failure"] for one in said if one["failure"] is not None)
-            end: dict[str, Any] = {}
-            if failures:
-                end = {"status": "diverged", "round": failures[0][1], "reason": failures[0][2]}
-            end["links"] = [{"client": rank, **link} for rank, one in enumerate(said) for link in one["links"]]
-            end["clients"] = measured.clients
-            _write(folder, outcome, measured, end)
+            _write(folder, result, measured, shared)
     ranks.wait_for(reporter)
 
 
-def _write(folder: Path, outcome: Outcome, measured: "_Measured", end: dict[str, Any]) -> None:
+def _write(folder: Path, result: RankResult, measured: "_Measured", shared: list[_Shared]) -> None:
     problem, mixing = measured.problem, measured.mixing
-    first = header(outcome.method, problem, mixing, outcome.about, outcome.seed) | {"processes": mixing.clients}
-    record = Record(first, measured.rows(), end)
-    if "status" not in end:
-        record.finish(outcome.rounds, outcome.method.remedy())
-        record.end = end = (record.end or {}) | end
+    first = header(result.method, problem, mixing, result.about, result.seed, processes=mixing.clients)
+    record = Record(first, measured.rows())
+    record.finish(result.rounds, result.method.remedy())
+    failures = sorted(one.failure for one in shared if one.failure is not None)
+    if failures:
+        _, round, sentence = failures[0]
+        record.end = End("diverged", round, sentence)
+    links = [read_as(LinkCount, {"client": rank, **link}) for rank, one in enumerate(shared) for link in one.links]
+    assert record.end is not None
     assert measured.last is not None
-    write_models(folder, Run(outcome.label, outcome.method, outcome.seed, record, problem.d, measured.last))
-    RecordWriter(folder / record_name(outcome.label, outcome.seed), record).close(end)
+    record.end = replace(record.end, links=tuple(links), clients=tuple(measured.clients))
+    write_models(folder, Run(result.label, result.method, result.seed, record, problem.d, measured.last))
+    RecordWriter(folder / record_name(result.label, result.seed), record).close(record.end)
 
 
-def _plain(value: float) -> float | None:
+def _finite(value: float) -> float | None:
     return None if np.isnan(value) else float(value)
 
 
@@ -92,13 +104,13 @@ class _Measured:
     def __init__(self, problem: Problem, mixing: Mixing) -> None:
         self.problem, self.mixing = problem, mixing
         self.last: Tensor | None = None
-        self.clients: list[dict[str, Any]] = []
+        self.clients: list[ClientCount] = []
         """What each had counted in the end."""
-        self._counted: list[dict[str, Any]] = []
+        self._counted: list[dict[str, float]] = []
         self._waiting: list[Tensor] = []
-        self._rows: list[dict[str, Any]] = []
+        self._rows: list[Row] = []
 
-    def add(self, counters: dict[str, Any], models: Tensor) -> None:
+    def add(self, counters: Counters, models: Tensor) -> None:
         """One evaluation: every rank's counters, (ranks,) each, and model."""
         degrees = self.mixing.degrees
         row = {
@@ -111,9 +123,9 @@ class _Measured:
             "waiting": float(counters["waiting"].mean()),
             "hidden": float(counters["hidden"].mean()),
         }
+        names = ("seconds", "waiting", "hidden", "compression_error")
         self.clients = [
-            {"client": rank, **{name: _plain(counters[name][rank]) for name in _OF_A_CLIENT}}
-            for rank in range(len(degrees))
+            ClientCount(rank, *(_finite(counters[name][rank]) for name in names)) for rank in range(len(degrees))
         ]
         error = float(np.mean(counters["compression_error"]))
         self._counted.append(row | ({} if np.isnan(error) else {"compression_error": error}))
@@ -123,7 +135,7 @@ class _Measured:
         if len(self._waiting) >= max(1, min(_TOGETHER, _BYTES // size)):
             self._measure()
 
-    def rows(self) -> list[dict[str, Any]]:
+    def rows(self) -> list[Row]:
         """All of them."""
         self._measure()
         return self._rows
@@ -132,5 +144,5 @@ class _Measured:
         if self._waiting:
             columns = measure(self.problem, torch.stack(self._waiting))
             for at, row in enumerate(self._counted):
-                self._rows.append(row | {name: values[at] for name, values in columns.items()})
+                self._rows.append(Row.of(row | {name: values[at] for name, values in columns.items()}))
             self._counted, self._waiting = [], []

@@ -19,9 +19,9 @@ from gossamer.algorithms.schedules import Schedule
 from gossamer.compression.base import CODECS, Codec
 from gossamer.errors import InputError, check_choice, check_integer, check_nonnegative, check_positive
 from gossamer.fingerprint import digest
-from gossamer.records.checkpoint import Checkpoint, Checkpoints, common, difference, needed
+from gossamer.records.checkpoint import Checkpoint, Checkpoints, common, needed
+from gossamer.records.identity import describe_method, difference
 from gossamer.runtime.caution import warn_of_gamma
-from gossamer.runtime.measure import describe_method
 from gossamer.runtime.oracle import LoopOracle, ZeroOracle
 from gossamer.runtime.processes.averaging import Average, modules_of
 from gossamer.runtime.processes.client import Client

@@ -9,7 +9,6 @@ import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -17,15 +16,16 @@ from gossamer._version import __version__
 from gossamer.algorithms.base import Algorithm
 from gossamer.errors import InputError, RunError, StoppedError
 from gossamer.records.checkpoint import Checkpoint, Checkpoints, common, needed, resume_log, under
+from gossamer.records.identity import settings
 from gossamer.records.record import record_name
 from gossamer.records.runs import finished_run
+from gossamer.records.typed import Settings
 from gossamer.runtime.exchange.rows import network_of
 from gossamer.runtime.experiment import Experiment
-from gossamer.runtime.measure import settings
 from gossamer.runtime.oracle import BatchOracle
 from gossamer.runtime.processes.client import Client
 from gossamer.runtime.processes.journal import Journal
-from gossamer.runtime.processes.merge import Outcome, merge
+from gossamer.runtime.processes.merge import RankResult, merge
 from gossamer.runtime.processes.ranks import Ranks
 from gossamer.runtime.processes.tensorboard import Watch
 from gossamer.runtime.start import describe_start, starting_models
@@ -61,8 +61,8 @@ class Task:
     method: Algorithm
     rounds: int
     seed: int
-    about: dict[str, Any]
-    settings: dict[str, Any]
+    about: Settings
+    settings: Settings
     """What makes it the run that it is, for records and checkpoints."""
 
 
@@ -173,7 +173,7 @@ class _Runner:
         self.seconds = 0.0
         self.watch = Watch(self.how.tensorboard, f"{Path(record_name(task.label, task.seed)).stem}/client{rank}")
 
-    def run(self) -> Outcome:
+    def run(self) -> RankResult:
         client = self.client
         try:
             with torch.no_grad(), self.watch:
@@ -190,7 +190,7 @@ class _Runner:
             client.give_up(error)
             raise
         client.close()
-        return Outcome(
+        return RankResult(
             self.task.label,
             self.task.method,
             self.task.seed,

@@ -13,9 +13,10 @@ from gossamer.compression.base import Compressor
 from gossamer.errors import InputError, check_integer
 from gossamer.kernels import Mixer
 from gossamer.problems.base import Problem
+from gossamer.records.identity import alpha_of, averages
 from gossamer.runtime.arguments import check_batch_size, check_method_fits, check_network
+from gossamer.runtime.caution import usual_alpha
 from gossamer.runtime.exchange.rows import network_of
-from gossamer.runtime.measure import alpha_of, averages, usual_alpha
 from gossamer.runtime.oracle import BatchOracle
 from gossamer.runtime.start import X0
 from gossamer.runtime.tuning.candidates import Candidates, gradient_norms, race

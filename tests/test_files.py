@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 from gossamer.errors import InputError
-from gossamer.lock import alone_in
+from gossamer.files import alone_in
 
 HOLD = """
 import sys, time
 from pathlib import Path
-from gossamer.lock import alone_in
+from gossamer.files import alone_in
 with alone_in(Path(sys.argv[1])):
     print("held", flush=True)
     time.sleep(60)

@@ -7,15 +7,14 @@ the models to move; on a ring they are a thousand times smaller.
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 from gossamer.paper.figures import Job
-from gossamer.spec import Spec
+from gossamer.spec import Spec, Table
 
 CLIENTS = 10
 SEEDS = 30
 BATCHES = (1, 10, 100, 1000)
-_PROBLEMS: dict[str, dict[str, Any]] = {
+_PROBLEMS: dict[str, Table] = {
     "quadratics": {"objective": "quadratic"},
     "sine-pl": {"objective": "sine_pl"},
     "a9a": {"objective": "logistic_regression", "data": "a9a", "nonconvex": 0.05, "feature_scale": "published"},
@@ -53,14 +52,14 @@ def rehearsals(seeds: int) -> list[Job]:
     return made
 
 
-def _noisy(name: str, problem: dict[str, Any], batch: int, seeds: Sequence[int]) -> Job:
+def _noisy(name: str, problem: Table, batch: int, seeds: Sequence[int]) -> Job:
     job = _job(f"{name}, batch {batch:,}", problem, "complete", "gsgd:5", _NOISY_ROUNDS, seeds)
     # At the edge of what is certified, the weights of the noise are huge.
     tables = [job.spec.methods[0] | {"lr": "certified:0.5"}]
     return Job(job.name, replace(job.spec, batch_size=batch, methods=tables))
 
 
-def _job(name: str, problem: dict[str, Any], graph: str, compressor: str, rounds: int, seeds: Sequence[int]) -> Job:
+def _job(name: str, problem: Table, graph: str, compressor: str, rounds: int, seeds: Sequence[int]) -> Job:
     table = {"name": "beer", "label": "BEER", "lr": "certified", "gamma": "certified", "compressor": compressor}
     spec = Spec(
         rounds=rounds,
@@ -70,6 +69,6 @@ def _job(name: str, problem: dict[str, Any], graph: str, compressor: str, rounds
         name=name,
         seeds=list(seeds),
         eval_every=1,
-        omegas=True,
+        measures=["omegas"],
     )
     return Job("proof-" + "".join(c if c.isalnum() else "-" for c in name.replace(",", "")), spec)
