@@ -11,6 +11,7 @@ from gossamer.problems.base import Problem
 from gossamer.records.rows import Row
 from gossamer.records.typed import Settings
 from gossamer.runtime.threads import is_small_evaluation, threads
+from gossamer.topology import Mixing
 
 _CLIENTS_TOGETHER = 1024  # models of clients measured at once, where each is a row of a closed form
 
