@@ -36,11 +36,13 @@ def best(function: Callable[[], Any], repeats: int, inner: int = 1) -> float:
     return min(times)
 
 
-def coding(message: gs.Message, codec: Any, repeats: int, inner: int = 1) -> tuple[float, float]:
+def coding(message: gs.compression.Message, codec: Any, repeats: int, inner: int = 1) -> tuple[float, float]:
     """Seconds to encode a one-row message and to decode it."""
     (packet,) = message.encode(codec)
-    assert torch.equal(gs.decode(packet).dense(), message.dense())
-    return best(lambda: message.encode(codec), repeats, inner), best(lambda: gs.decode(packet), repeats, inner)
+    assert torch.equal(gs.compression.decode(packet).dense(), message.dense())
+    return best(lambda: message.encode(codec), repeats, inner), best(
+        lambda: gs.compression.decode(packet), repeats, inner
+    )
 
 
 def main() -> None:

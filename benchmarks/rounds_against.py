@@ -93,14 +93,16 @@ def seconds_per_round(case: Case, data_dir: str | None) -> float:
     import gossamer as gs
 
     problem = case.problem(data_dir, case.clients)
-    runs: Any = gs.simulate(
+    several = list(range(case.seeds))
+    how: Any = {"seeds": several} if hasattr(gs, "sweep") else {"seed": several}  # as versions up to 0.1 call it
+    runs: Any = getattr(gs, "sweep", gs.simulate)(
         method_of(case.method),
         problem,
         gs.mixing_matrix(gs.ring(case.clients)),
         rounds=case.rounds,
         batch_size=min(BATCH, problem.rows_per_client),
-        seed=list(range(case.seeds)),
         eval_every=case.rounds // 10,
+        **how,
     )
     frame = runs[0].frame
     rounds, seconds = frame["round"].to_numpy(), frame["seconds"].to_numpy()

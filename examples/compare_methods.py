@@ -17,7 +17,7 @@ def main() -> None:
         gs.DSGD(lr=0.3),
         gs.D2(lr=0.3),
     ]
-    runs = gs.simulate(methods, problem, mixing, rounds=1000, seed=[0, 1, 2])
+    runs = gs.sweep(methods, problem, mixing, rounds=1000, seeds=[0, 1, 2])
     last = runs.frame[runs.frame["round"] == 1000]
     print(last.groupby("method")[["grad_norm", "worst_accuracy", "bits"]].mean())
 

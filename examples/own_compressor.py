@@ -31,7 +31,7 @@ class one_bit(gs.Compressor):
     def is_deterministic(self) -> bool:
         return True
 
-    def compress(self, x: torch.Tensor, draw: Draw, layout: Layout) -> gs.Message:
+    def compress(self, x: torch.Tensor, draw: Draw, layout: Layout) -> gs.compression.Message:
         c = (layout.split(x).abs() / (2 * layout.size)).sum(dim=1)
         return Signs(c.view(len(x), -1), x < 0, layout)
 

@@ -1,4 +1,4 @@
-"""How far the steps of the formula of `gossamer.auto` are from the best of a 20-point tuning, cell by cell.
+"""How far the steps of the formula of `gossamer.auto_steps` are from the best of a 20-point tuning, cell by cell.
 
 A cell is a method, a problem, a graph and a compressor. The run with auto's steps and the 20 of the grid go side by
 side, on the same minibatches and the same dither, until auto has reached the target and as many rounds again, at least
@@ -108,7 +108,7 @@ def measure(
 ) -> Result:
     """Run a cell; by default at most 3,000 rounds, and on a9a 10,000."""
     problem, mixing = problem_of(cell.problem, cell.clients, data_dir, device), mixing_of(cell.graph, cell.clients)
-    method = gs.auto(METHODS[cell.method], problem, mixing, COMPRESSORS[cell.compressor], rounds=0)
+    method = gs.auto_steps(METHODS[cell.method], problem, mixing, COMPRESSORS[cell.compressor], rounds=0)
     L = gradients_and_smoothness(problem)[1]
     is_choco = cell.method == "CHOCO-SGD"
     is_a9a = cell.problem == "a9a"

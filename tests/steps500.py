@@ -1,4 +1,4 @@
-"""The gradient norm that the steps of `gossamer.auto` reach in 500 rounds, against the best of a 48-point grid.
+"""The gradient norm that the steps of `gossamer.auto_steps` reach in 500 rounds, against the best of a 48-point grid.
 
 A cell is a method, a problem, a graph with its weights, and a compressor. The run with auto's steps and those of the
 grid go side by side, with full gradients in float64 and the same dither. Every method has the same budget: 12 values of
@@ -196,7 +196,7 @@ def auto_of(cell: Cell, data_dir: Path | None = None, device: str = "cpu") -> An
     """The method with auto's steps."""
     problem, mixing = problem_of(cell.problem, data_dir, device), mixing_of(cell.graph, cell.weights)
     cls: Any = methods.get(cell.method)
-    return gs.auto(cls, problem, mixing, COMPRESSORS[cell.compressor], **settings_of(cell.method))
+    return gs.auto_steps(cls, problem, mixing, COMPRESSORS[cell.compressor], **settings_of(cell.method))
 
 
 def measure(cell: Cell, data_dir: Path | None = None, device: str = "cpu") -> Result:

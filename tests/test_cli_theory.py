@@ -32,7 +32,7 @@ def test_numbers_are_those_of_the_library() -> None:
     )
     assert row["certified"]["lr"] > row["theorem"]["lr"]
     assert row["practical"]["lr"] > row["certified"]["lr"]
-    method = gs.auto(gs.BEER, problem, mixing, gs.top_k(fraction=0.3), rounds=0)
+    method = gs.auto_steps(gs.BEER, problem, mixing, gs.top_k(fraction=0.3), rounds=0)
     assert row["practical"]["gamma"] == method.gamma
 
 

@@ -14,7 +14,9 @@ True
 
 import importlib
 import logging
+import operator
 import os
+import warnings
 from typing import TYPE_CHECKING, Any
 
 from gossamer._version import __version__
@@ -29,44 +31,48 @@ if "OMP_WAIT_POLICY" not in os.environ:
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")  # read when torch is imported
 
 if TYPE_CHECKING:
-    from gossamer import algorithms, problems, topology
+    from gossamer import algorithms, compression, problems, testing, theory, topology
     from gossamer.algorithms import BEER, CHOCOSGD, D2, DSGD, Algorithm
-    from gossamer.compression import (
-        Compressor,
-        Message,
-        blockwise,
-        decode,
-        gsgd,
-        identity,
-        natural,
-        qsgd,
-        rand_k,
-        scaled,
-        sign,
-        top_k,
-    )
-    from gossamer.errors import CodecError, DataError, GossamerError, InputError
+    from gossamer.compression import Compressor, blockwise, gsgd, identity, qsgd, rand_k, top_k
+    from gossamer.errors import DataError, GossamerError, InputError, StoppedError
     from gossamer.problems import Problem, logistic_regression, module_problem, quadratic
-    from gossamer.runtime import DecentralizedOptimizer, Record, Run, Runs, read_record, simulate
-    from gossamer.runtime.tuning.auto import auto
-    from gossamer.topology import MixingMatrix, complete, mixing_matrix, ring
+    from gossamer.records import Run, read_record
+    from gossamer.runtime import DecentralizedOptimizer, auto_steps, simulate, sweep
+    from gossamer.topology import MixingMatrix, MixingSchedule, mixing_matrix, ring
 
 logging.getLogger(__name__).addHandler(logging.NullHandler())  # a library speaks only to who listens
 
 # Names are imported when they are first used, because torch takes a second to import and `gossamer --help` needs none.
 _HOMES = {
     "algorithms": "BEER CHOCOSGD D2 DSGD Algorithm",
-    "compression": "Compressor Message blockwise decode gsgd identity natural qsgd rand_k scaled sign top_k",
-    "errors": "CodecError DataError GossamerError InputError",
+    "compression": "Compressor blockwise gsgd identity qsgd rand_k top_k",
+    "errors": "DataError GossamerError InputError StoppedError",
     "problems": "Problem logistic_regression module_problem quadratic",
-    "runtime": "DecentralizedOptimizer Record Run Runs auto read_record simulate",
-    "topology": "MixingMatrix complete mixing_matrix ring",
+    "records": "Run read_record",
+    "runtime": "DecentralizedOptimizer auto_steps simulate sweep",
+    "topology": "MixingMatrix MixingSchedule mixing_matrix ring",
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names.split()}
-_MODULES = {*_HOMES, "registry", "spec", "streams", "theory"}
+_MODULES = {*_HOMES, "registry", "spec", "streams", "testing", "theory"}
+_OLD = {
+    "auto": "auto_steps",
+    "CodecError": "errors.CodecError",
+    "Message": "compression.Message",
+    "Record": "records.Record",
+    "Runs": "records.Runs",
+    "complete": "topology.complete",
+    "decode": "compression.decode",
+    "natural": "compression.natural",
+    "scaled": "compression.scaled",
+    "sign": "compression.sign",
+}
+"""Names of version 0.1, and where they are now."""
 
 
 def __getattr__(name: str) -> Any:
+    if name in _OLD:
+        warnings.warn(f"gossamer.{name} is now gossamer.{_OLD[name]}.", DeprecationWarning, stacklevel=2)
+        return operator.attrgetter(_OLD[name])(importlib.import_module(__name__))
     if name in _HOME:
         value = getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
     elif name in _MODULES:
@@ -87,39 +93,36 @@ __all__ = [
     "D2",
     "DSGD",
     "Algorithm",
-    "CodecError",
     "Compressor",
     "DataError",
     "DecentralizedOptimizer",
     "GossamerError",
     "InputError",
-    "Message",
     "MixingMatrix",
+    "MixingSchedule",
     "Problem",
-    "Record",
     "Run",
-    "Runs",
+    "StoppedError",
     "__version__",
     "algorithms",
-    "auto",
+    "auto_steps",
     "blockwise",
-    "complete",
-    "decode",
+    "compression",
     "gsgd",
     "identity",
     "logistic_regression",
     "mixing_matrix",
     "module_problem",
-    "natural",
     "problems",
     "qsgd",
     "quadratic",
     "rand_k",
     "read_record",
     "ring",
-    "scaled",
-    "sign",
     "simulate",
+    "sweep",
+    "testing",
+    "theory",
     "top_k",
     "topology",
 ]

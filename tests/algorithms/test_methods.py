@@ -111,7 +111,7 @@ def test_a_message_of_some_rows(codec: Any) -> None:
     packets = packet.encode([message, whole], clients=range(5), codec=codec)
     assert [len(one) for one in packets] == packet.sizes([message, whole], 0, range(5), codec).tolist()
     for row, one in enumerate(packets):
-        read = gs.decode(one)
+        read = gs.compression.decode(one)
         assert torch.equal(read.messages[0].dense()[0], message.dense()[row])
         assert torch.equal(read.messages[1].dense()[0], whole.dense()[row])
     assert len(packets[1]) < len(packets[0]) - 15
@@ -195,7 +195,7 @@ def test_rows_of_a_module_with_batch_norm_are_refused_before_anything_runs() -> 
     with pytest.raises(
         gs.InputError, match="GT-SAGA needs the gradient of each data row, which batch norm and dropout do not allow"
     ):
-        gs.simulate([gs.DSGD(lr=0.1), al.GTSAGA(lr=0.1)], problem, MIXING, rounds=5, batch_size=4)
+        gs.sweep([gs.DSGD(lr=0.1), al.GTSAGA(lr=0.1)], problem, MIXING, rounds=5, batch_size=4)
 
 
 def test_nids_says_when_c_is_too_large() -> None:

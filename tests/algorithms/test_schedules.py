@@ -43,7 +43,7 @@ def test_every_method_follows_one(name: str) -> None:
     runs = [gs.simulate(m, problem, mixing, rounds=6, batch_size=2) for m in (cls(**settings), halves)]
     assert not torch.equal(runs[0].x, runs[1].x)
     described = runs[1].record.header.method["lr"]
-    assert described.startswith("step(lr=")
+    assert str(described).startswith("step(lr=")
 
 
 def test_lead_cannot_go_to_zero() -> None:
@@ -70,8 +70,8 @@ def test_in_a_spec() -> None:
     dsgd, d2, beer, choco = (method for method, _ in experiment.methods.values())
     assert dsgd.lr == schedules.cosine(0.1, 10)
     assert d2.lr == schedules.step(0.1, 5)
-    assert beer == gs.auto(gs.BEER, experiment.problem, experiment.mixing, gs.gsgd(5), rounds=10)
-    assert choco == gs.auto(gs.CHOCOSGD, experiment.problem, experiment.mixing, gs.gsgd(5), rounds=10, gamma=0.3)
+    assert beer == gs.auto_steps(gs.BEER, experiment.problem, experiment.mixing, gs.gsgd(5), rounds=10)
+    assert choco == gs.auto_steps(gs.CHOCOSGD, experiment.problem, experiment.mixing, gs.gsgd(5), rounds=10, gamma=0.3)
 
 
 @pytest.mark.parametrize(

@@ -162,7 +162,7 @@ def test_d2(clients, problem, mixing, x0, batch):  # type: ignore[no-untyped-def
 
 
 def test_d2_without_laziness_on_a_matrix_that_allows_it(clients, problem, x0):  # type: ignore[no-untyped-def]
-    mixing = gs.mixing_matrix(gs.complete(CLIENTS), "metropolis")
+    mixing = gs.mixing_matrix(gs.topology.complete(CLIENTS), "metropolis")
     expected = reference.d2(x0, mixing.matrix, gradients(clients, BATCH), eta=0.1)
     assert_equal_runs(gs.D2(lr=0.1, lazy=False), problem, mixing, BATCH, expected, "x")
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 import gossamer as gs
 from gossamer import registry
+from gossamer.compression import decode, natural, scaled, sign
 from gossamer.compression.dithering import Levels
 from gossamer.compression.sparse import Sparse
 from gossamer.streams import Streams
@@ -103,9 +104,9 @@ def test_bad_settings(make, message):  # type: ignore[no-untyped-def]
 
 def test_gsgd_is_scaled_qsgd() -> None:
     x = torch.randn(4, 60, dtype=torch.float64)
-    ours, theirs = gs.gsgd(5)(x, seed=3).dense(), gs.scaled(gs.qsgd(16))(x, seed=3).dense()
+    ours, theirs = gs.gsgd(5)(x, seed=3).dense(), scaled(gs.qsgd(16))(x, seed=3).dense()
     torch.testing.assert_close(ours, theirs, rtol=1e-14, atol=0)
-    assert gs.scaled(gs.qsgd(16)).alpha(60) == gs.gsgd(5).alpha(60)
+    assert scaled(gs.qsgd(16)).alpha(60) == gs.gsgd(5).alpha(60)
 
 
 def test_constants() -> None:
@@ -116,26 +117,41 @@ def test_constants() -> None:
     assert gs.rand_k(10).alpha(100) == 0.1
     assert gs.rand_k(10).omega(100) is None
     assert gs.rand_k(10, unbiased=True).omega(100) == 9
-    assert gs.sign().alpha(100) == 0.01
-    assert gs.natural().omega(10**6) == 1 / 8
+    assert sign().alpha(100) == 0.01
+    assert natural().omega(10**6) == 1 / 8
     million = 10**6
     assert gs.gsgd(5).alpha(million) == pytest.approx(1 / 63.5)
     assert gs.blockwise(gs.gsgd(5), 256).alpha(million) == 0.5
     assert gs.blockwise(gs.gsgd(5), 256).alpha(16) == gs.gsgd(5).alpha(16)
     assert gs.blockwise(gs.gsgd(5), 256, tensors=(100, 28)).alpha(128) == gs.gsgd(5).alpha(100)
-    assert gs.scaled(gs.natural()).alpha(5) == pytest.approx(8 / 9)
+    assert scaled(natural()).alpha(5) == pytest.approx(8 / 9)
 
 
 def test_is_unbiased() -> None:
-    unbiased = [gs.identity(), gs.qsgd(4), gs.natural(), gs.rand_k(3, unbiased=True), gs.blockwise(gs.qsgd(4), 8)]
-    biased = [gs.gsgd(5), gs.top_k(3), gs.rand_k(3), gs.sign(), gs.scaled(gs.qsgd(4)), gs.blockwise(gs.sign(), 8)]
+    unbiased = [
+        gs.identity(),
+        gs.qsgd(4),
+        natural(),
+        gs.rand_k(3, unbiased=True),
+        gs.blockwise(gs.qsgd(4), 8),
+    ]
+    biased = [
+        gs.gsgd(5),
+        gs.top_k(3),
+        gs.rand_k(3),
+        sign(),
+        scaled(gs.qsgd(4)),
+        gs.blockwise(sign(), 8),
+    ]
     assert all(compressor.is_unbiased and compressor.omega(20) is not None for compressor in unbiased)
     assert not any(compressor.is_unbiased or compressor.omega(20) is not None for compressor in biased)
 
 
 @pytest.mark.parametrize("d", [1, 7, 8, 9, 23])
 @pytest.mark.parametrize(
-    "operator", [gs.gsgd(4), gs.top_k(2), gs.sign(), gs.natural(), gs.identity(), gs.qsgd(3)], ids=str
+    "operator",
+    [gs.gsgd(4), gs.top_k(2), sign(), natural(), gs.identity(), gs.qsgd(3)],
+    ids=str,
 )
 def test_blocks_are_compressed_on_their_own(operator: gs.Compressor, d: int) -> None:
     x = torch.randn(3, d, dtype=torch.float64)
@@ -150,12 +166,12 @@ def test_blocks_are_compressed_on_their_own(operator: gs.Compressor, d: int) -> 
 def test_blocks_do_not_cross_tensors() -> None:
     x = torch.ones(1, 10)
     x[0, 6:] = 100
-    message = gs.blockwise(gs.sign(), 4, tensors=(6, 4))(x)
+    message = gs.blockwise(sign(), 4, tensors=(6, 4))(x)
     assert torch.equal(message.dense(), x), "blocks of 4, 2 and 4, each with entries of equal size"
-    across = gs.blockwise(gs.sign(), 4)(x)
+    across = gs.blockwise(sign(), 4)(x)
     assert not torch.equal(across.dense(), x)
     with pytest.raises(gs.InputError, match="`tensors` sum to 10 coordinates, but the vector has 9"):
-        gs.blockwise(gs.sign(), 4, tensors=(6, 4))(x[:, :9])
+        gs.blockwise(sign(), 4, tensors=(6, 4))(x[:, :9])
 
 
 def test_rand_k_sends_a_seed_and_k_values() -> None:
@@ -173,23 +189,23 @@ def test_rand_k_sends_a_seed_and_k_values() -> None:
 
 def test_natural_gives_powers_of_two() -> None:
     x = torch.cat([torch.randn(5, 200), torch.full((5, 1), 3e38), torch.zeros(5, 1)], dim=1)
-    dense = gs.natural()(x, seed=0).dense()
+    dense = natural()(x, seed=0).dense()
     mantissa, _ = torch.frexp(dense[dense != 0].double())
     assert (mantissa.abs() == 0.5).all()
     assert (dense[:, -1] == 0).all()
     tiny = torch.full((1, 4), 1e-44)
-    assert gs.natural()(tiny, seed=0).dense().min() > 0, "denormal numbers are kept"
+    assert natural()(tiny, seed=0).dense().min() > 0, "denormal numbers are kept"
 
 
 def test_wrappers_refuse_invalid_operators() -> None:
     for make, message in (
-        (lambda: gs.scaled(gs.top_k(3)), "unbiased compressor, such as qsgd"),
-        (lambda: gs.scaled(5), "got 5"),  # type: ignore[arg-type]
-        (lambda: gs.blockwise(gs.blockwise(gs.sign(), 3), 2), "Blocks of blocks"),
-        (lambda: gs.blockwise(gs.scaled(gs.blockwise(gs.qsgd(2), 9)), 2), "Blocks of blocks"),
-        (lambda: gs.blockwise(gs.sign(), 2, tensors=5), "`tensors` must be a list of sizes, got 5"),  # type: ignore[arg-type]
+        (lambda: scaled(gs.top_k(3)), "unbiased compressor, such as qsgd"),
+        (lambda: scaled(5), "got 5"),  # type: ignore[arg-type]
+        (lambda: gs.blockwise(gs.blockwise(sign(), 3), 2), "Blocks of blocks"),
+        (lambda: gs.blockwise(scaled(gs.blockwise(gs.qsgd(2), 9)), 2), "Blocks of blocks"),
+        (lambda: gs.blockwise(sign(), 2, tensors=5), "`tensors` must be a list of sizes, got 5"),  # type: ignore[arg-type]
         (lambda: gs.blockwise("scaled:" * 3000 + "natural", 4), "is longer than 1000 characters"),  # type: ignore[arg-type]
-        (lambda: gs.blockwise(gs.sign(), 0), "`size` must be an integer of 1 or more, got 0"),
+        (lambda: gs.blockwise(sign(), 0), "`size` must be an integer of 1 or more, got 0"),
         (lambda: gs.blockwise("gzip", 4), "Unknown compressor 'gzip'"),  # type: ignore[arg-type]
     ):
         with pytest.raises(gs.InputError, match=message):
@@ -215,7 +231,7 @@ def test_a_compressor_that_does_not_contract_is_refused_before_a_run() -> None:
 def test_a_norm_that_overflows_is_refused(compressor: gs.Compressor, x: torch.Tensor) -> None:
     with pytest.raises(gs.GossamerError, match="row 0 is too large to compress in float"):
         compressor(x, seed=0)
-    assert torch.isfinite(gs.sign()(x).dense()).all(), "a mean does not overflow"
+    assert torch.isfinite(sign()(x).dense()).all(), "a mean does not overflow"
 
 
 def test_levels_beyond_float32_are_refused() -> None:
@@ -223,7 +239,7 @@ def test_levels_beyond_float32_are_refused() -> None:
         gs.qsgd(16_777_219)(torch.ones(1, 1), seed=0)
     x = torch.ones(1, 1, dtype=torch.float64)
     message = gs.qsgd(16_777_219)(x, seed=0)
-    assert torch.equal(gs.decode(message.encode()[0]).dense(), x)
+    assert torch.equal(decode(message.encode()[0]).dense(), x)
 
 
 def test_rand_k_sends_no_padding() -> None:
@@ -253,4 +269,4 @@ def test_cuda_equals_cpu(name: str, dtype: torch.dtype) -> None:
         # A norm that is rounded differently may change a level: often with 2^19 levels (hence atol), rarely with few.
         close = torch.isclose(on_gpu.dense().cpu(), on_cpu.dense(), rtol=1e-5, atol=4e-6 * float(x.norm(dim=1).max()))
         assert close.double().mean() > 0.999, str(compressor)
-        assert torch.equal(gs.decode(on_gpu.encode("auto")[0]).dense(), on_gpu.dense()[:1].cpu())
+        assert torch.equal(decode(on_gpu.encode("auto")[0]).dense(), on_gpu.dense()[:1].cpu())

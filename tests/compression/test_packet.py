@@ -71,7 +71,7 @@ def test_decoding_gives_back_the_message(x, compressor, seed, round, codec):  # 
     packets = packet.encode([message], run=2**32 - 1, round=round, clients=clients, codec=codec)
     assert [len(p) for p in packets] == packet.sizes([message], round, clients, codec).tolist()
     for row, buffer in enumerate(packets):
-        read = gs.decode(buffer, d=x.shape[1], dtype=x.dtype)
+        read = gs.compression.decode(buffer, d=x.shape[1], dtype=x.dtype)
         assert (read.run, read.round, read.client) == (2**32 - 1, round, 5 + row)
         assert torch.equal(read.dense(), message.dense()[row : row + 1])
 
@@ -83,7 +83,7 @@ def test_wide_levels_survive(bits: int) -> None:
     for vector in (x, x[:, :9]):
         message = gs.gsgd(bits)(vector, seed=0)
         for codec in CODECS:
-            assert torch.equal(gs.decode(message.encode(codec)[0]).dense(), message.dense())
+            assert torch.equal(gs.compression.decode(message.encode(codec)[0]).dense(), message.dense())
 
 
 def test_the_interface_of_a_message() -> None:
@@ -92,7 +92,7 @@ def test_the_interface_of_a_message() -> None:
     for codec in CODECS:
         packets = message.encode(codec=codec)
         assert message.num_bits(codec=codec).tolist() == [8 * len(p) for p in packets]
-        assert torch.equal(gs.decode(packets[0]).dense(), message.dense()[0:1])
+        assert torch.equal(gs.compression.decode(packets[0]).dense(), message.dense()[0:1])
     auto, fixed, entropy = (message.num_bits(codec=codec) for codec in ("auto", "fixed", "entropy"))
     assert (auto == np.minimum(fixed, entropy)).all()
     with pytest.raises(gs.InputError, match="`codec` must be one of"):
@@ -101,7 +101,7 @@ def test_the_interface_of_a_message() -> None:
 
 def test_the_receiver_states_what_it_expects() -> None:
     (buffer,) = gs.top_k(1)(torch.ones(1, 30)).encode()
-    assert gs.decode(buffer, d=30, dtype=torch.float32, max_bytes=120).dense().sum() == 1
+    assert gs.compression.decode(buffer, d=30, dtype=torch.float32, max_bytes=120).dense().sum() == 1
     cases: tuple[tuple[Any, str], ...] = (
         ({"d": 31}, "Expected 31 coordinates, but the packet has 30"),
         ({"dtype": torch.float64}, "Expected torch.float64, but the packet has torch.float32"),
@@ -109,7 +109,7 @@ def test_the_receiver_states_what_it_expects() -> None:
     )
     for expected, message in cases:
         with pytest.raises(CodecError, match=message):
-            gs.decode(buffer, **expected)
+            gs.compression.decode(buffer, **expected)
 
 
 def test_an_excessive_claim_is_refused_before_anything_is_allocated() -> None:
@@ -118,7 +118,7 @@ def test_an_excessive_claim_is_refused_before_anything_is_allocated() -> None:
     at = reader.index(varint(1), 6)  # d, a varint of 1, becomes 2^40
     reader[at : at + 1] = varint(2**40)
     with pytest.raises(CodecError, match="above the limit"):
-        gs.decode(bytes(reader) + zlib.crc32(bytes(reader)).to_bytes(4, "little"))
+        gs.compression.decode(bytes(reader) + zlib.crc32(bytes(reader)).to_bytes(4, "little"))
 
 
 def claiming(whole: bytes, d: int) -> bytes:
@@ -137,7 +137,7 @@ def test_a_large_claim_without_d_is_refused_before_any_message_is_read(d: int, m
     try:
         for buffer in packets:
             with pytest.raises(CodecError, match=f"claims .* above the limit of 16,777,216; .* pass `d={d}` or"):
-                gs.decode(buffer)
+                gs.compression.decode(buffer)
         assert tracemalloc.get_traced_memory()[1] < 1 << 16
     finally:
         tracemalloc.stop()
@@ -147,11 +147,11 @@ def test_an_expected_or_allowed_packet_may_be_large() -> None:
     d = 2**23
     (buffer,) = gs.top_k(1)(torch.ones(1, d)).encode()
     with pytest.raises(CodecError, match="claims 33,554,432 bytes of values"):
-        gs.decode(buffer)
-    assert gs.decode(buffer, d=d).dense().sum() == 1
-    assert gs.decode(buffer, max_bytes=4 * d).dense().sum() == 1
+        gs.compression.decode(buffer)
+    assert gs.compression.decode(buffer, d=d).dense().sum() == 1
+    assert gs.compression.decode(buffer, max_bytes=4 * d).dense().sum() == 1
     with pytest.raises(CodecError, match="above the limit of 100"):
-        gs.decode(buffer, d=d, max_bytes=100)
+        gs.compression.decode(buffer, d=d, max_bytes=100)
 
 
 def small_packets_of_large_messages(d: int) -> dict[str, bytes]:
@@ -185,12 +185,12 @@ import gossamer as gs
 from test_packet import small_packets_of_large_messages
 d = 1 << 22
 for small in small_packets_of_large_messages(2000).values():
-    gs.decode(small).dense()  # tables are built on first use
+    gs.compression.decode(small).dense()  # tables are built on first use
 used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (used + 16 * 4 * d,) * 2)
 for kind, buffer in small_packets_of_large_messages(d).items():
     try:
-        assert gs.decode(buffer).dense().shape == (1, d)
+        assert gs.compression.decode(buffer).dense().shape == (1, d)
     except (MemoryError, RuntimeError) as error:
         print(kind, error)
 """
@@ -243,24 +243,24 @@ PACKETS_OF_TWO = PACKETS[:-2]
 @settings(max_examples=2000)
 def test_random_bytes_are_refused(buffer: bytes) -> None:
     with pytest.raises(CodecError):
-        gs.decode(buffer)
+        gs.compression.decode(buffer)
 
 
 @pytest.mark.parametrize("number", range(len(PACKETS)))
 def test_flipped_bits_and_cuts_are_noticed(number: int) -> None:
     """Every single bit, every length."""
     whole = PACKETS[number]
-    gs.decode(whole)
+    gs.compression.decode(whole)
     for bit in range(8 * len(whole)):
         damaged = bytearray(whole)
         damaged[bit // 8] ^= 1 << bit % 8
         with pytest.raises(CodecError):
-            gs.decode(bytes(damaged))
+            gs.compression.decode(bytes(damaged))
     for cut in range(len(whole)):
         with pytest.raises(CodecError):
-            gs.decode(whole[:cut])
+            gs.compression.decode(whole[:cut])
         with pytest.raises(CodecError):
-            gs.decode(whole + whole[: cut + 1])
+            gs.compression.decode(whole + whole[: cut + 1])
 
 
 @given(data=st.data())
@@ -280,7 +280,7 @@ def test_a_forged_packet_is_refused_or_decodes_to_a_valid_message(data: st.DataO
         if len(body) < 3:
             return
     try:
-        read = gs.decode(with_checksum(bytes(body)), max_bytes=1 << 16)
+        read = gs.compression.decode(with_checksum(bytes(body)), max_bytes=1 << 16)
     except CodecError:
         return
     for message in read.messages:
@@ -293,15 +293,15 @@ def test_blocks_that_claim_too_much_are_refused() -> None:
     n = 100_000
     wide = varint(1) + varint(n) + varint(n) + b"\x01" * n + bytes(7) + bytes(4 * n)
     with pytest.raises(CodecError, match="do not match"):
-        gs.decode(hostile(6, n, wide))
+        gs.compression.decode(hostile(6, n, wide))
     with pytest.raises(CodecError, match="Invalid number of blocks"):
-        gs.decode(hostile(4, 2**22, varint(1) + varint(1) + varint(2**22)))
+        gs.compression.decode(hostile(4, 2**22, varint(1) + varint(1) + varint(2**22)))
 
 
 @pytest.mark.parametrize("value", [None, "abc", 3.5, -1, 10**13])
 def test_anything_but_bytes_is_refused(value: Any) -> None:
     with pytest.raises(CodecError, match="A packet must be bytes"):
-        gs.decode(value)
+        gs.compression.decode(value)
 
 
 def test_figure_1_packet() -> None:

@@ -37,9 +37,9 @@ def test_figure_1(data_dir: Path, scale: float | str, bound: float) -> None:
     experiment = prepare(spec, data_dir=str(data_dir))
     norms = {}
     for label, (method, rounds) in experiment.methods.items():
-        runs = gs.simulate(
+        runs = gs.sweep(
             {label: method}, experiment.problem, experiment.mixing,
-            rounds=rounds, batch_size=100, seed=[0, 1, 2], x0="uniform", eval_every=5,
+            rounds=rounds, batch_size=100, seeds=[0, 1, 2], x0="uniform", eval_every=5,
         )  # fmt: skip
         frame = runs.frame[runs.frame["round"] > rounds - 200]
         norms[label] = frame.groupby("seed").grad_norm.mean()

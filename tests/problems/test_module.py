@@ -209,7 +209,7 @@ def test_buffers_in_a_simulation() -> None:
     kept = sim.buffers["1.running_mean"][4:].clone()
     sim.drop([0])
     assert torch.equal(sim.buffers["1.running_mean"], kept)
-    runs = gs.simulate(again, problem, MIXING, rounds=5, batch_size=8, seed=[0, 1])
+    runs = gs.sweep(again, problem, MIXING, rounds=5, batch_size=8, seeds=[0, 1])
     alone = gs.simulate(again, problem, MIXING, rounds=5, batch_size=8, seed=1)
     torch.testing.assert_close(runs[1].snapshot, alone.snapshot)
     module = problem.as_module(alone.average)
@@ -224,7 +224,7 @@ def test_dropout_follows_the_clients_stream() -> None:
     assert problem.is_random
     state = torch.random.get_rng_state()
     method = gs.DSGD(lr=0.1)
-    runs = gs.simulate(method, problem, MIXING, rounds=6, batch_size=4, seed=[0, 1])
+    runs = gs.sweep(method, problem, MIXING, rounds=6, batch_size=4, seeds=[0, 1])
     assert torch.equal(torch.random.get_rng_state(), state), "the user's generator is left alone"
     torch.manual_seed(7)
     for seed in (0, 1):

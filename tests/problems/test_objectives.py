@@ -94,6 +94,6 @@ def test_a_seed_gives_the_same_bits_alone_and_beside_others(objective: str, rows
     make = getattr(gs.problems, objective)
     problem = make((random.standard_normal((397, 6)), labels), clients=4, partition="iid", equal=rows is None)
     mixing = gs.mixing_matrix(gs.ring(4))
-    together = gs.simulate(gs.DSGD(lr=0.1), problem, mixing, rounds=20, seed=[1, 2, 3], x0="normal")
+    together = gs.sweep(gs.DSGD(lr=0.1), problem, mixing, rounds=20, seeds=[1, 2, 3], x0="normal")
     alone = gs.simulate(gs.DSGD(lr=0.1), problem, mixing, rounds=20, seed=2, x0="normal")
     assert (together[1].x == alone.x).all()

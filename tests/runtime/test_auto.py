@@ -99,7 +99,7 @@ def test_the_committed_table_holds_what_is_claimed() -> None:
     quadratics: Any = matrix[matrix.problem != "a9a"]
     for row in quadratics.itertuples():  # the rule has not changed since
         problem, mixing = problem_of(row.problem, row.clients, None, "cpu"), mixing_of(row.graph, row.clients)
-        method = gs.auto(METHODS[row.method], problem, mixing, steps.COMPRESSORS[row.compressor], rounds=0)
+        method = gs.auto_steps(METHODS[row.method], problem, mixing, steps.COMPRESSORS[row.compressor], rounds=0)
         assert method.lr == pytest.approx(row.lr, rel=1e-3)
         assert method.gamma == pytest.approx(row.gamma, rel=1e-3)
 
@@ -108,7 +108,7 @@ COMPRESSORS = [
     gs.gsgd(2),
     gs.top_k(fraction=0.05),
     gs.rand_k(fraction=0.1),
-    gs.sign(),
+    gs.compression.sign(),
     gs.qsgd(2),
     gs.rand_k(fraction=0.2, unbiased=True),
 ]
@@ -141,7 +141,7 @@ def test_auto_is_stable_with_weights_that_swing(name: str) -> None:
     problem = gs.quadratic(clients=10, dtype="float64")
     for mixing in (gs.mixing_matrix(gs.ring(10), "fdla"), gs.mixing_matrix(gs.topology.star(10), "fdla")):
         assert mixing.lambda_min < -0.6
-        run = gs.simulate(gs.auto(cls, problem, mixing, compressor), problem, mixing, rounds=600, eval_every=20)
+        run = gs.simulate(gs.auto_steps(cls, problem, mixing, compressor), problem, mixing, rounds=600, eval_every=20)
         assert run.diverged is None
         assert run.frame.grad_norm.iloc[-1] < 0.5 * run.frame.grad_norm.iloc[0]
         assert run.frame.consensus.iloc[-1] < 10 * run.frame.consensus.iloc[1:15].max()
@@ -163,11 +163,11 @@ def test_auto_converges_on_every_problem_and_graph(name: str, one_in: int) -> No
                 mixing = gs.mixing_matrix(build_graph(graph, 8), "metropolis")
                 if compressor is not None and not admits(cls, compressor, problem.d):
                     with pytest.raises(gs.InputError, match=r"unbiased|contraction"):
-                        gs.auto(cls, problem, mixing, compressor)
+                        gs.auto_steps(cls, problem, mixing, compressor)
                     continue
                 clip: dict[str, Any] = {"clip": 100.0} if name == "porter" else {}
                 tried = 300 if compressor is None or turn % 4 == 0 else 0  # with trials, or by the formula alone
-                method = gs.auto(cls, problem, mixing, compressor, rounds=tried, **clip)
+                method = gs.auto_steps(cls, problem, mixing, compressor, rounds=tried, **clip)
                 run = gs.simulate(method, problem, mixing, rounds=300, eval_every=10)
                 norm = run.frame.grad_norm
                 assert run.diverged is None, f"{method} on {kind}, {graph}: {run.diverged}"
@@ -196,24 +196,24 @@ def test_the_share_that_one_mixing_removes() -> None:
 
 def test_what_is_given_stays_and_mistakes_are_sentences() -> None:
     problem, mixing = gs.quadratic(clients=8), gs.mixing_matrix(gs.ring(8))
-    method = gs.auto(gs.BEER, problem, mixing, gs.gsgd(5), gamma=0.25, start="minibatch")
+    method = gs.auto_steps(gs.BEER, problem, mixing, gs.gsgd(5), gamma=0.25, start="minibatch")
     assert method.gamma == 0.25
     assert method.start == "minibatch"
     without, momentum = (
-        gs.auto(cls, problem, mixing, gs.gsgd(5), rounds=0).lr_at(0) for cls in (gs.CHOCOSGD, al.SQuARMSGD)
+        gs.auto_steps(cls, problem, mixing, gs.gsgd(5), rounds=0).lr_at(0) for cls in (gs.CHOCOSGD, al.SQuARMSGD)
     )
     assert momentum == pytest.approx(0.1 * without)
     flat = gs.problems.least_squares((torch.zeros(16, 2), torch.ones(16)), clients=8, intercept=False)
     with pytest.raises(gs.InputError, match="No steps can be chosen"):
-        gs.auto(gs.BEER, flat, mixing, gs.gsgd(5))
-    assert gs.auto(gs.BEER, flat, mixing, gs.gsgd(5), lr=0.1).lr == 0.1
+        gs.auto_steps(gs.BEER, flat, mixing, gs.gsgd(5))
+    assert gs.auto_steps(gs.BEER, flat, mixing, gs.gsgd(5), lr=0.1).lr == 0.1
     with pytest.raises(gs.InputError, match="needs a compressor"):
-        gs.auto(gs.BEER, problem, mixing)
+        gs.auto_steps(gs.BEER, problem, mixing)
     with pytest.raises(gs.InputError, match="no setting 'beta'; it has lr, gamma"):
-        gs.auto(gs.BEER, problem, mixing, gs.gsgd(5), beta=1)
+        gs.auto_steps(gs.BEER, problem, mixing, gs.gsgd(5), beta=1)
     with pytest.raises(gs.InputError, match="must be a class such as"):
-        gs.auto(method, problem, mixing, gs.gsgd(5))  # type: ignore[arg-type, type-var, unused-ignore]
+        gs.auto_steps(method, problem, mixing, gs.gsgd(5))  # type: ignore[arg-type, type-var, unused-ignore]
     with pytest.raises(gs.InputError, match="needs an unbiased compressor"):
-        gs.auto(al.LEAD, problem, mixing, gs.top_k(2))
+        gs.auto_steps(al.LEAD, problem, mixing, gs.top_k(2))
     with pytest.raises(gs.InputError, match="8 clients, but the mixing matrix 6"):
-        gs.auto(gs.DSGD, problem, gs.mixing_matrix(gs.ring(6)))
+        gs.auto_steps(gs.DSGD, problem, gs.mixing_matrix(gs.ring(6)))

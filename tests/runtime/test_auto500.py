@@ -68,12 +68,12 @@ def test_auto_is_as_good_as_tuned_with_weights_that_swing(cls: Any) -> None:
     """Sorted by label on a ring with FDLA weights, whose smallest eigenvalue is -0.83."""
     problem = gs.logistic_regression("breast_cancer", clients=10, dtype="float64")
     mixing = gs.mixing_matrix(gs.ring(10), "fdla")
-    method = gs.auto(cls, problem, mixing)
+    method = gs.auto_steps(cls, problem, mixing)
     sim = Candidates(method, problem, mixing, [{"lr": lr} for lr in (method.lr, *(1.0 / 2**i for i in range(12)))])
     norms = race(sim, 500)
     assert norms is not None
     assert norms[0] <= 3 * min(norms[1:])
-    assert gs.auto(cls, problem, mixing) == method, "the choice is reproducible"
+    assert gs.auto_steps(cls, problem, mixing) == method, "the choice is reproducible"
 
 
 def test_the_committed_table_holds_what_is_claimed() -> None:
@@ -165,17 +165,17 @@ def test_without_trials_the_formula_decides() -> None:
     problem, mixing = gs.quadratic(clients=10, dtype="float64"), gs.mixing_matrix(gs.ring(10), "fdla")
     L = gradients_and_smoothness(problem)[1]
     low = (1 + mixing.lambda_min) / 2
-    assert gs.auto(gs.DSGD, problem, mixing, rounds=0).lr == pytest.approx(low / L)
-    assert gs.auto(al.GradientTracking, problem, mixing, rounds=0).lr == pytest.approx(low**2 / L)
-    assert gs.auto(gs.D2, problem, mixing, rounds=0).lr == pytest.approx(0.5 / L)
+    assert gs.auto_steps(gs.DSGD, problem, mixing, rounds=0).lr == pytest.approx(low / L)
+    assert gs.auto_steps(al.GradientTracking, problem, mixing, rounds=0).lr == pytest.approx(low**2 / L)
+    assert gs.auto_steps(gs.D2, problem, mixing, rounds=0).lr == pytest.approx(0.5 / L)
     with pytest.raises(gs.InputError, match="`rounds` must be"):
-        gs.auto(gs.DSGD, problem, mixing, rounds=-1)
+        gs.auto_steps(gs.DSGD, problem, mixing, rounds=-1)
 
 
 def test_trials_take_the_batch_size_and_keep_a_given_gamma() -> None:
     problem, mixing = gs.quadratic(clients=6, noise=3.0, dtype="float64"), gs.mixing_matrix(gs.ring(6))
-    exact = gs.auto(gs.BEER, problem, mixing, gs.gsgd(5), gamma=0.3, rounds=100)
-    noisy = gs.auto(gs.BEER, problem, mixing, gs.gsgd(5), gamma=0.3, rounds=100, batch_size=1)
+    exact = gs.auto_steps(gs.BEER, problem, mixing, gs.gsgd(5), gamma=0.3, rounds=100)
+    noisy = gs.auto_steps(gs.BEER, problem, mixing, gs.gsgd(5), gamma=0.3, rounds=100, batch_size=1)
     assert exact.gamma == noisy.gamma == 0.3
     assert noisy.lr_at(0) < exact.lr_at(0), "smaller steps where gradients are noisy"
     table: dict[str, Any] = {

@@ -52,9 +52,9 @@ def test_a_run_that_recovers_or_starts_at_its_minimum_does_not() -> None:
         (gs.gsgd(5), 0.5, 25_450, True),
         (gs.gsgd(5), 0.2, 25_450, False),
         (gs.gsgd(5), 0.7, 124, False),
-        (gs.sign(), 0.3, 124, False),  # guarantees next to nothing, and keeps two thirds
+        (gs.compression.sign(), 0.3, 124, False),  # guarantees next to nothing, and keeps two thirds
         (gs.identity(), 1.0, 1000, False),
-        (gs.natural(), 1.0, 1000, False),
+        (gs.compression.natural(), 1.0, 1000, False),
         (gs.rand_k(fraction=0.01), 0.5, 1000, True),
         (gs.top_k(10), 0.8, 124, True),
         (gs.top_k(10), 0.15, 124, False),

@@ -24,7 +24,7 @@ from gossamer.runtime.simulation import Simulation
 PROBLEM = gs.quadratic(clients=6, d=8, noise=0.2)
 MIXING = gs.mixing_matrix(gs.ring(6))
 BEER = gs.BEER(lr=0.1, gamma=0.4, compressor=gs.gsgd(3))
-SETTINGS: dict[str, Any] = {"rounds": 120, "batch_size": 2, "seed": [0, 3], "eval_every": 7}
+SETTINGS: dict[str, Any] = {"rounds": 120, "batch_size": 2, "seeds": [0, 3], "eval_every": 7}
 
 
 def stopping_after(rounds: int) -> Any:
@@ -38,13 +38,11 @@ def files(folder: Path) -> set[str]:
 
 @pytest.mark.parametrize("method", [BEER, gs.CHOCOSGD(lr=0.1, gamma=0.3, compressor=gs.top_k(2)), gs.D2(lr=0.1)])
 def test_a_run_that_is_stopped_again_and_again(method: gs.Algorithm, tmp_path: Path) -> None:
-    whole = gs.simulate(method, PROBLEM, MIXING, **SETTINGS)
+    whole = gs.sweep(method, PROBLEM, MIXING, **SETTINGS)
     stop, resume = stopping_after(23), False
     for _ in range(10):
         try:
-            runs = gs.simulate(
-                method, PROBLEM, MIXING, record_dir=tmp_path, resume=resume, should_stop=stop, **SETTINGS
-            )
+            runs = gs.sweep(method, PROBLEM, MIXING, record_dir=tmp_path, resume=resume, should_stop=stop, **SETTINGS)
             break
         except StoppedError:
             resume = True
@@ -56,14 +54,14 @@ def test_a_run_that_is_stopped_again_and_again(method: gs.Algorithm, tmp_path: P
         assert written.end == End("finished", 120)
         assert [row.round for row in written.rows] == [row.round for row in one.record.rows]
     assert not (tmp_path / "checkpoints").exists()
-    again = gs.simulate(method, PROBLEM, MIXING, record_dir=tmp_path, resume=True, **SETTINGS)
+    again = gs.sweep(method, PROBLEM, MIXING, record_dir=tmp_path, resume=True, **SETTINGS)
     assert all(torch.equal(one.x, two.x) for one, two in zip(runs, again, strict=True)), "read, not run"
 
 
 def test_a_damaged_checkpoint_is_passed_over(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    whole = gs.simulate(BEER, PROBLEM, MIXING, **SETTINGS)
+    whole = gs.sweep(BEER, PROBLEM, MIXING, **SETTINGS)
     with pytest.raises(StoppedError, match="stopped after round 50 of 120"):
-        gs.simulate(
+        gs.sweep(
             BEER, PROBLEM, MIXING, record_dir=tmp_path, checkpoint_every=20, should_stop=stopping_after(50), **SETTINGS
         )
     folder = tmp_path / "checkpoints"
@@ -71,7 +69,7 @@ def test_a_damaged_checkpoint_is_passed_over(tmp_path: Path, caplog: pytest.LogC
     newest = folder / "BEER-round00000050.safetensors"
     newest.write_bytes(newest.read_bytes()[:-100])
     with caplog.at_level(logging.INFO, "gossamer"):
-        runs = gs.simulate(BEER, PROBLEM, MIXING, record_dir=tmp_path, resume=True, **SETTINGS)
+        runs = gs.sweep(BEER, PROBLEM, MIXING, record_dir=tmp_path, resume=True, **SETTINGS)
     assert "A checkpoint is skipped" in caplog.text
     assert "resumes after round 40" in caplog.text
     assert all(torch.equal(one.x, two.x) for one, two in zip(whole, runs, strict=True))
@@ -96,12 +94,12 @@ def renumbered() -> gs.MixingMatrix:
     return gs.mixing_matrix(nx.Graph([(0, 2), (2, 4), (4, 1), (1, 3), (3, 5), (5, 0)]))
 
 
-QUADRATIC: dict[str, Any] = {"method": BEER, "problem": PROBLEM, "mixing": MIXING, **SETTINGS}
+QUADRATIC: dict[str, Any] = {"methods": BEER, "problem": PROBLEM, "mixing": MIXING, **SETTINGS}
 LOGISTIC: dict[str, Any] = QUADRATIC | {"problem": arrays()}
 NETWORK: dict[str, Any] = QUADRATIC | {"problem": layers()}
 CHANGES: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
-    "lr": (QUADRATIC, {"method": replace(BEER, lr=0.05)}, r"`method.lr` is 0.1 there and 0.05 here"),
-    "compressor": (QUADRATIC, {"method": replace(BEER, compressor=gs.gsgd(4))}, "`method.compressor`"),
+    "lr": (QUADRATIC, {"methods": replace(BEER, lr=0.05)}, r"`method.lr` is 0.1 there and 0.05 here"),
+    "compressor": (QUADRATIC, {"methods": replace(BEER, compressor=gs.gsgd(4))}, "`method.compressor`"),
     "batch size": (QUADRATIC, {"batch_size": 3}, "`batch_size` is 2 there and 3 here"),
     "rounds": (QUADRATIC, {"rounds": 130}, "`rounds` is 120 there and 130 here"),
     "codec": (QUADRATIC, {"codec": "entropy"}, "`codec`"),
@@ -123,27 +121,27 @@ CHANGES: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
 def test_a_run_never_goes_on_as_another(change: str, is_over: bool, tmp_path: Path) -> None:
     first, other, reason = CHANGES[change]
     if is_over:
-        gs.simulate(**first, record_dir=tmp_path)
+        gs.sweep(**first, record_dir=tmp_path)
     else:
         with pytest.raises(StoppedError):
-            gs.simulate(**first, record_dir=tmp_path, checkpoint_every=20, should_stop=stopping_after(50))
+            gs.sweep(**first, record_dir=tmp_path, checkpoint_every=20, should_stop=stopping_after(50))
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     with pytest.raises(gs.InputError, match=f"is of another run: {reason}"):
-        gs.simulate(**first | other, record_dir=tmp_path, resume=True)
+        gs.sweep(**first | other, record_dir=tmp_path, resume=True)
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before, "nothing is changed"
-    expected = gs.simulate(**first)
-    again = gs.simulate(**first, record_dir=tmp_path, resume=True)
+    expected = gs.sweep(**first)
+    again = gs.sweep(**first, record_dir=tmp_path, resume=True)
     assert all(torch.equal(one.x, two.x) for one, two in zip(expected, again, strict=True))
 
 
 def test_when_all_checkpoints_are_damaged_nothing_is_begun_anew(tmp_path: Path) -> None:
     with pytest.raises(StoppedError):
-        gs.simulate(**QUADRATIC, record_dir=tmp_path, checkpoint_every=20, should_stop=stopping_after(50))
+        gs.sweep(**QUADRATIC, record_dir=tmp_path, checkpoint_every=20, should_stop=stopping_after(50))
     for path in (tmp_path / "checkpoints").iterdir():
         path.write_bytes(path.read_bytes().replace(b'\\"packets\\": ', b'\\"packets\\": 1'))
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     with pytest.raises(DataError, match=r"Every checkpoint of BEER .* is damaged; remove them to begin again"):
-        gs.simulate(**QUADRATIC, record_dir=tmp_path, resume=True)
+        gs.sweep(**QUADRATIC, record_dir=tmp_path, resume=True)
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
 
 
@@ -153,7 +151,7 @@ def test_one_run_at_a_time_writes_to_a_folder(tmp_path: Path) -> None:
             subprocess_simulate(tmp_path)
         return False
 
-    gs.simulate(**QUADRATIC | {"rounds": 2}, record_dir=tmp_path, should_stop=again)
+    gs.sweep(**QUADRATIC | {"rounds": 2}, record_dir=tmp_path, should_stop=again)
 
 
 def subprocess_simulate(folder: Path) -> None:
@@ -169,7 +167,7 @@ def subprocess_simulate(folder: Path) -> None:
 
 def _in_a_fork(folder: Path, code: Any) -> None:
     try:
-        gs.simulate(**QUADRATIC, record_dir=folder, resume=True)
+        gs.sweep(**QUADRATIC, record_dir=folder, resume=True)
         code.put("")
     except gs.InputError as error:
         code.put(str(error))
@@ -201,12 +199,12 @@ def test_the_seed_of_a_partition_and_the_content_of_a_file_count(tmp_path: Path)
     def problem(seed: int = 0) -> gs.Problem:
         return gs.logistic_regression(path, clients=6, partition="iid", seed=seed)
 
-    gs.simulate(**QUADRATIC | {"problem": problem()}, record_dir=tmp_path / "runs")
+    gs.sweep(**QUADRATIC | {"problem": problem()}, record_dir=tmp_path / "runs")
     with pytest.raises(gs.InputError, match=r"the problem .* is not the same"):
-        gs.simulate(**QUADRATIC | {"problem": problem(1)}, record_dir=tmp_path / "runs", resume=True)
+        gs.sweep(**QUADRATIC | {"problem": problem(1)}, record_dir=tmp_path / "runs", resume=True)
     path.write_text("\n".join([lines[0].replace("3:0", "3:1"), *lines[1:]]))
     with pytest.raises(gs.InputError, match=r"the problem .* is not the same"):
-        gs.simulate(**QUADRATIC | {"problem": problem()}, record_dir=tmp_path / "runs", resume=True)
+        gs.sweep(**QUADRATIC | {"problem": problem()}, record_dir=tmp_path / "runs", resume=True)
 
 
 def test_fingerprints_are_cheap_and_of_the_content() -> None:
@@ -221,14 +219,14 @@ def test_fingerprints_are_cheap_and_of_the_content() -> None:
 
 
 def test_more_seeds_are_added_beside_those_that_are_there(tmp_path: Path) -> None:
-    whole = gs.simulate(**QUADRATIC | {"seed": [0, 1, 2, 3]})
-    gs.simulate(**QUADRATIC | {"seed": [1]}, record_dir=tmp_path)
+    whole = gs.sweep(**QUADRATIC | {"seeds": [0, 1, 2, 3]})
+    gs.sweep(**QUADRATIC | {"seeds": [1]}, record_dir=tmp_path)
     with pytest.raises(StoppedError):
-        gs.simulate(**QUADRATIC | {"seed": [0, 2]}, record_dir=tmp_path, should_stop=stopping_after(50))
+        gs.sweep(**QUADRATIC | {"seeds": [0, 2]}, record_dir=tmp_path, should_stop=stopping_after(50))
     kept = (tmp_path / "BEER-seed1.jsonl").read_bytes()
     with pytest.raises(gs.InputError, match=r"`seeds.*` is \[0, 2\] there and \[0\] here"):
-        gs.simulate(**QUADRATIC | {"seed": [0]}, record_dir=tmp_path, resume=True)
-    runs = gs.simulate(**QUADRATIC | {"seed": [0, 1, 2, 3]}, record_dir=tmp_path, resume=True)
+        gs.sweep(**QUADRATIC | {"seeds": [0]}, record_dir=tmp_path, resume=True)
+    runs = gs.sweep(**QUADRATIC | {"seeds": [0, 1, 2, 3]}, record_dir=tmp_path, resume=True)
     assert [run.seed for run in runs] == [0, 1, 2, 3]
     assert all(torch.equal(one.x, two.x) for one, two in zip(whole, runs, strict=True))
     assert (tmp_path / "BEER-seed1.jsonl").read_bytes() == kept, "read, not run"
@@ -237,12 +235,12 @@ def test_more_seeds_are_added_beside_those_that_are_there(tmp_path: Path) -> Non
 def test_seeds_that_diverged_stay_so(tmp_path: Path) -> None:
     steep = gs.quadratic(clients=6, d=8, dtype="float32")
     method = gs.DSGD(lr=40.0)
-    settings: dict[str, Any] = {"rounds": 60, "seed": [0, 1], "eval_every": 5, "x0": "normal"}
-    whole = gs.simulate(method, steep, MIXING, **settings)
+    settings: dict[str, Any] = {"rounds": 60, "seeds": [0, 1], "eval_every": 5, "x0": "normal"}
+    whole = gs.sweep(method, steep, MIXING, **settings)
     assert all(run.diverged for run in whole)
     with pytest.raises(StoppedError):
-        gs.simulate(method, steep, MIXING, record_dir=tmp_path, should_stop=stopping_after(15), **settings)
-    runs = gs.simulate(method, steep, MIXING, record_dir=tmp_path, resume=True, **settings)
+        gs.sweep(method, steep, MIXING, record_dir=tmp_path, should_stop=stopping_after(15), **settings)
+    runs = gs.sweep(method, steep, MIXING, record_dir=tmp_path, resume=True, **settings)
     assert [run.diverged for run in runs] == [run.diverged for run in whole]
 
 

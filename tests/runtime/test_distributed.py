@@ -58,7 +58,7 @@ def some_cases() -> list[Case]:
     return [
         (gs.BEER(lr=0.1, gamma=0.3, compressor=gs.gsgd(5), start="minibatch"), 100, "fixed"),
         (gs.BEER(lr=0.1, gamma=0.2, compressor=top, start="minibatch", tracker="reevaluated"), 30, "auto"),
-        (gs.CHOCOSGD(lr=0.1, gamma=0.2, compressor=gs.sign(), order="stale"), 30, "fixed"),
+        (gs.CHOCOSGD(lr=0.1, gamma=0.2, compressor=gs.compression.sign(), order="stale"), 30, "fixed"),
         (gs.CHOCOSGD(lr=0.1, gamma=0.2, compressor=gs.gsgd(3)), 30, "entropy"),
         (gs.DSGD(lr=0.1), 30, "fixed"),
         (gs.D2(lr=0.1), 30, "fixed"),

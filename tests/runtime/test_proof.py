@@ -69,14 +69,14 @@ def test_omegas_are_those_of_algorithm_1() -> None:
 
 def test_nothing_else_changes(tmp_path: Path) -> None:
     """Not a model, not a bit, and neither where rounds lie between evaluations nor where a run goes on."""
-    kwargs: dict[str, Any] = {"rounds": 20, "eval_every": 3, "seed": (0, 1)}
+    kwargs: dict[str, Any] = {"rounds": 20, "eval_every": 3, "seeds": (0, 1)}
     noisy = gs.quadratic(clients=5, d=6, noise=1.0, dtype="float64")
     method = gs.BEER(lr=0.1, gamma=0.3, compressor=gs.gsgd(3))
-    plain = gs.simulate(method, noisy, MIXING, batch_size=4, **kwargs)
-    watched = gs.simulate(method, noisy, MIXING, batch_size=4, measures=OMEGA, **kwargs)
+    plain = gs.sweep(method, noisy, MIXING, batch_size=4, **kwargs)
+    watched = gs.sweep(method, noisy, MIXING, batch_size=4, measures=OMEGA, **kwargs)
     stops = iter([False] * 10 + [True])
     with pytest.raises(gs.errors.StoppedError):
-        gs.simulate(
+        gs.sweep(
             method,
             noisy,
             MIXING,
@@ -86,10 +86,8 @@ def test_nothing_else_changes(tmp_path: Path) -> None:
             should_stop=lambda: next(stops),
             **kwargs,
         )
-    resumed = gs.simulate(
-        method, noisy, MIXING, batch_size=4, measures=OMEGA, record_dir=tmp_path, resume=True, **kwargs
-    )
-    alone = gs.simulate(method, noisy, MIXING, batch_size=4, measures=OMEGA, **kwargs | {"seed": 1})
+    resumed = gs.sweep(method, noisy, MIXING, batch_size=4, measures=OMEGA, record_dir=tmp_path, resume=True, **kwargs)
+    alone = gs.sweep(method, noisy, MIXING, batch_size=4, measures=OMEGA, **kwargs | {"seeds": [1]})
     for one, other, again in zip(plain, watched, resumed, strict=True):
         assert one.x.equal(other.x)
         assert other.x.equal(again.x)
@@ -98,7 +96,7 @@ def test_nothing_else_changes(tmp_path: Path) -> None:
                 name: value for name, value in before.columns().items() if name != "seconds"
             }
             assert replace(after, seconds=0) == replace(later, seconds=0)
-    assert (recorded(alone) == recorded(watched[1])).all()
+    assert (recorded(alone[0]) == recorded(watched[1])).all()
 
 
 @pytest.mark.parametrize("problem", [PROBLEM, sine_pl(clients=5, dtype="float64")])
@@ -117,7 +115,7 @@ def test_phi_has_the_certificates_weights(problem: gs.Problem) -> None:
         assert row.extra["phi"] == pytest.approx(lyapunov(gap, errors, found.weights_for(5)))
     assert np.isfinite(run.frame["phi"]).all()
     plain = gs.simulate(gs.DSGD(lr=0.01), problem, MIXING, rounds=1)
-    frame = gs.Runs([plain, run]).frame
+    frame = gs.records.Runs([plain, run]).frame
     assert list(frame.columns) == ["method", "seed", *COLUMNS, *Omegas.columns]
     assert frame["phi"].isna().sum() == len(plain.frame)
     assert "phi" not in plain.frame
@@ -150,7 +148,7 @@ def test_a_run_that_diverges_keeps_its_omegas() -> None:
 def test_a_certified_run_that_diverges_breaks_the_proof() -> None:
     found = certify(1 / 3, MIXING.rho, MIXING.C, PROBLEM.smoothness(), PROBLEM.pl_constant())
     method = gs.BEER(lr=found.lr, gamma=found.gamma, compressor=gs.top_k(2))
-    runs = gs.simulate([method], PROBLEM, MIXING, rounds=5, eval_every=1, measures=OMEGA, seed=(0, 1), x0="normal")
+    runs = gs.sweep([method], PROBLEM, MIXING, rounds=5, eval_every=1, measures=OMEGA, seeds=(0, 1), x0="normal")
     assert check_records([run.record for run in runs]).verdict == "holds"
     runs[1].record.end = End("diverged", 4, "It diverged.")
     assert check_records([run.record for run in runs]).verdict == "does not hold"
@@ -228,7 +226,7 @@ def test_omegas_in_a_spec(tmp_path: Path) -> None:
 
 
 def test_seeds_are_checked_together_and_strangers_are_not() -> None:
-    runs = gs.simulate(METHOD, PROBLEM, MIXING, rounds=10, eval_every=1, measures=OMEGA, seed=(0, 1), x0="normal")
+    runs = gs.sweep(METHOD, PROBLEM, MIXING, rounds=10, eval_every=1, measures=OMEGA, seeds=(0, 1), x0="normal")
     checked = check_records([run.record for run in runs])
     assert [finding.verdict for finding in checked.findings[:5]] == ["holds"] * 5
     assert checked.certificate is None

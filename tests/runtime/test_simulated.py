@@ -84,7 +84,7 @@ def test_bits_are_counted_in_packets() -> None:
 
 def test_entropy_coded_bits_are_counted_by_encoding() -> None:
     fixed, entropy, auto = (
-        gs.simulate([BEER], PROBLEM, MIXING, rounds=20, batch_size=4, seed=[0, 1], codec=codec, eval_every=1)
+        gs.sweep([BEER], PROBLEM, MIXING, rounds=20, batch_size=4, seeds=[0, 1], codec=codec, eval_every=1)
         for codec in ("fixed", "entropy", "auto")
     )
     for a, b, c in zip(fixed, entropy, auto, strict=True):
@@ -96,14 +96,14 @@ def test_entropy_coded_bits_are_counted_by_encoding() -> None:
 
 
 def test_several_methods_and_seeds_in_one_call() -> None:
-    runs = gs.simulate([BEER, gs.DSGD(lr=0.1)], PROBLEM, MIXING, rounds=40, batch_size=4, seed=[0, 1, 2])
+    runs = gs.sweep([BEER, gs.DSGD(lr=0.1)], PROBLEM, MIXING, rounds=40, batch_size=4, seeds=[0, 1, 2])
     assert [(run.label, run.seed) for run in runs] == [(m, s) for m in ("BEER", "DSGD") for s in (0, 1, 2)]
     assert list(runs.frame.columns[:2]) == ["method", "seed"]
     alone = gs.simulate(BEER, PROBLEM, MIXING, rounds=40, batch_size=4, seed=2)
     torch.testing.assert_close(runs[2].x, alone.x)
-    labelled = gs.simulate({"slow": gs.DSGD(lr=0.01), "fast": gs.DSGD(lr=0.1)}, PROBLEM, MIXING, rounds=5)
+    labelled = gs.sweep({"slow": gs.DSGD(lr=0.01), "fast": gs.DSGD(lr=0.1)}, PROBLEM, MIXING, rounds=5)
     assert [run.label for run in labelled] == ["slow", "fast"]
-    twice = gs.simulate([gs.DSGD(lr=0.01), gs.DSGD(lr=0.1)], PROBLEM, MIXING, rounds=5)
+    twice = gs.sweep([gs.DSGD(lr=0.01), gs.DSGD(lr=0.1)], PROBLEM, MIXING, rounds=5)
     assert twice[0].label.startswith("DSGD(lr=0.01")
 
 
@@ -206,7 +206,7 @@ def test_a_seed_that_diverges_does_not_stop_the_others() -> None:
             return g  # type: ignore[no-any-return]
 
     trapped = Trap(problem.curvature, problem.centres)
-    runs = gs.simulate([gs.DSGD(lr=0.1)], trapped, MIXING, rounds=30, seed=[0, 1], x0="normal")
+    runs = gs.sweep([gs.DSGD(lr=0.1)], trapped, MIXING, rounds=30, seeds=[0, 1], x0="normal")
     assert runs[0].diverged is not None
     assert "round 1" in runs[0].diverged
     assert "client 1" in runs[0].diverged or "client 2" in runs[0].diverged or "client 3" in runs[0].diverged
@@ -324,14 +324,14 @@ def test_numpy_numbers_are_numbers(tmp_path: Path) -> None:
     run = gs.simulate(method, PROBLEM, mixing, record_dir=tmp_path, **numbers)
     assert isinstance(run, gs.Run)
     several: Any = np.arange(3)
-    assert len(gs.simulate([method], PROBLEM, mixing, rounds=5, seed=several)) == 3
+    assert len(gs.sweep([method], PROBLEM, mixing, rounds=5, seeds=several)) == 3
     assert gs.top_k(np.int64(3)).k == 3  # type: ignore[arg-type]
 
 
 def test_slices_and_names() -> None:
-    runs = gs.simulate([BEER], PROBLEM, MIXING, rounds=5, seed=[0, 1])
+    runs = gs.sweep([BEER], PROBLEM, MIXING, rounds=5, seeds=[0, 1])
     assert set(runs[:1].frame.seed) == {0}
-    assert gs.Runs().frame.empty
+    assert gs.records.Runs().frame.empty
     assert repr(runs[0]).startswith("Run('BEER', seed=0, round=5, bits=")
     assert repr(PROBLEM).startswith("Quadratic(clients=6, d=8")
 
@@ -341,7 +341,7 @@ def test_records_are_never_overwritten(tmp_path: Path) -> None:
     with pytest.raises(gs.InputError, match=r"BEER-seed0.jsonl' exists already"):
         gs.simulate(BEER, PROBLEM, MIXING, rounds=5, record_dir=tmp_path / "new")
     with pytest.raises(gs.InputError, match="too alike"):
-        gs.simulate({"a b": BEER, "a-b": BEER}, PROBLEM, MIXING, rounds=5, record_dir=tmp_path)
+        gs.sweep({"a b": BEER, "a-b": BEER}, PROBLEM, MIXING, rounds=5, record_dir=tmp_path)
 
 
 def test_an_interrupt_during_evaluation_loses_nothing(tmp_path: Path) -> None:
@@ -420,7 +420,7 @@ def test_damaged_records(tmp_path: Path, content: bytes, said: str) -> None:
 
 
 def test_records_survive_a_round_trip(tmp_path: Path) -> None:
-    runs = gs.simulate({"a/b: c": BEER}, PROBLEM, MIXING, rounds=20, seed=[0, 4], record_dir=tmp_path)
+    runs = gs.sweep({"a/b: c": BEER}, PROBLEM, MIXING, rounds=20, seeds=[0, 4], record_dir=tmp_path)
     assert sorted(path.name for path in tmp_path.glob("*.jsonl")) == ["a-b-c-seed0.jsonl", "a-b-c-seed4.jsonl"]
     assert sorted(path.name for path in tmp_path.glob("*.safetensors")) == [
         "a-b-c-seed0.safetensors",
@@ -441,7 +441,7 @@ def test_cuda_equals_cpu() -> None:
     for device in ("cpu", "cuda"):
         problem = gs.logistic_regression("breast_cancer", clients=6, dtype="float64", device=device)
         method = gs.BEER(lr=0.1, gamma=0.3, compressor=gs.gsgd(5))
-        runs = gs.simulate([method], problem, MIXING, rounds=100, batch_size=8, seed=[0, 1], x0="normal")
+        runs = gs.sweep([method], problem, MIXING, rounds=100, batch_size=8, seeds=[0, 1], x0="normal")
         results.append(torch.stack([run.x.cpu() for run in runs]))
     torch.testing.assert_close(results[0], results[1], rtol=0, atol=1e-9)
 
@@ -493,8 +493,8 @@ def test_a_seed_does_not_depend_on_the_seeds_beside_it(name: str, batch_size: in
         "CHOCO": gs.CHOCOSGD(lr=0.05, gamma=0.2, compressor=gs.top_k(3)),
         "D2": gs.D2(lr=0.05),
     }
-    beside = gs.simulate(methods, problem, mixing, rounds=60, batch_size=batch_size, seed=[0, 1, 2], x0="normal:0.1")
-    alone = gs.simulate(methods, problem, mixing, rounds=60, batch_size=batch_size, seed=[1], x0="normal:0.1")
+    beside = gs.sweep(methods, problem, mixing, rounds=60, batch_size=batch_size, seeds=[0, 1, 2], x0="normal:0.1")
+    alone = gs.sweep(methods, problem, mixing, rounds=60, batch_size=batch_size, seeds=[1], x0="normal:0.1")
     for one, other in zip([run for run in beside if run.seed == 1], alone, strict=True):
         assert torch.equal(one.x, other.x), one.label
         assert one.frame[["bits", "packets"]].equals(other.frame[["bits", "packets"]])

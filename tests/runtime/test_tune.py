@@ -42,7 +42,7 @@ def test_candidates_are_what_they_are_alone(name: str) -> None:
 
 
 def test_a_search_begins_with_auto_and_ends_no_worse() -> None:
-    method = gs.auto(gs.BEER, PROBLEM, MIXING, gs.gsgd(3), rounds=60)
+    method = gs.auto_steps(gs.BEER, PROBLEM, MIXING, gs.gsgd(3), rounds=60)
     heard: list[int] = []
     search = Search(trials=20, rounds=60, at_once=6)
     tuned = tune(method, PROBLEM, MIXING, search, progress=lambda so_far: heard.append(len(so_far.trials)))

@@ -13,7 +13,7 @@ from gossamer.records.rows import Row
 from gossamer.theory import Checked, Measured, certify, check_run
 
 PROBLEM = gs.quadratic(clients=6, d=8, dtype="float64")
-MIXING = gs.mixing_matrix(gs.complete(6))
+MIXING = gs.mixing_matrix(gs.topology.complete(6))
 FOUND = certify(0.5, MIXING.rho, MIXING.C, PROBLEM.smoothness(), PROBLEM.pl_constant())
 CONSTANTS: dict[str, Any] = {
     "alpha": 0.5,
@@ -137,14 +137,15 @@ def test_an_expectation_is_judged_by_its_confidence_interval() -> None:
 @pytest.mark.parametrize("n", [2, 4])
 def test_a_tight_expectation_raises_no_alarm(n: int) -> None:
     """With noise the descent of f is nearly an equality: of hundreds of rounds, some are above by chance."""
-    problem, mixing = gs.quadratic(n, 3, condition=1.0, noise=5.0, dtype="float64"), gs.mixing_matrix(gs.complete(n))
+    problem, mixing = (
+        gs.quadratic(n, 3, condition=1.0, noise=5.0, dtype="float64"),
+        gs.mixing_matrix(gs.topology.complete(n)),
+    )
     method = gs.BEER(lr=1e-4, gamma=0.1, compressor=gs.top_k(2))
     constants = {"alpha": 2 / 3, "rho": mixing.rho, "C": mixing.C, "L": 1.0, "n": n, "gamma": 0.1, "lr": 1e-4}
     for group in range(4):
         seeds = range(10 * group, 10 * group + 10)
-        runs = gs.simulate(
-            [method], problem, mixing, rounds=150, eval_every=1, batch_size=1, measures=OMEGAS, seed=seeds
-        )
+        runs = gs.sweep([method], problem, mixing, rounds=150, eval_every=1, batch_size=1, measures=OMEGAS, seeds=seeds)
         measured, sigma = measured_of([run.record.rows for run in runs]), problem.noise_bound() ** 0.5
         checked = check_run(measured, **constants, sigma=sigma, is_random=True)  # type: ignore[arg-type]
         assert [finding.verdict for finding in checked.findings[:5]] == ["holds"] * 5

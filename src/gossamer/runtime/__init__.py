@@ -1,9 +1,7 @@
-"""Running methods: the simulator, real processes, and their records."""
+"""Running methods: the simulator, real processes, and step sizes."""
 
-from gossamer.records.record import Record, read_record
-from gossamer.records.runs import Run, Runs
 from gossamer.runtime.processes.optimizer import DecentralizedOptimizer
-from gossamer.runtime.simulator import simulate
-from gossamer.runtime.tuning.auto import auto
+from gossamer.runtime.simulator import simulate, sweep
+from gossamer.runtime.tuning.auto import auto_steps
 
-__all__ = ["DecentralizedOptimizer", "Record", "Run", "Runs", "auto", "read_record", "simulate"]
+__all__ = ["DecentralizedOptimizer", "auto_steps", "simulate", "sweep"]

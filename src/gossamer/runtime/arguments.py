@@ -1,25 +1,24 @@
 """What a run is called with: checked, and in one form."""
 
-from collections.abc import Mapping, Sequence
-from numbers import Integral
+from collections.abc import Iterable, Mapping, Sequence
 
 from gossamer.algorithms.base import Algorithm, Needs
 from gossamer.errors import InputError, check_integer
 from gossamer.problems.base import Problem
-from gossamer.topology import MixingMatrix
+from gossamer.topology import Mixing, MixingMatrix, MixingSchedule
 
 
-def check_network(problem: Problem, mixing: MixingMatrix) -> None:
+def check_network(problem: Problem, mixing: Mixing) -> None:
     """Refuse anything but a problem and a network of as many clients."""
     if not isinstance(problem, Problem):
         raise InputError(f"`problem` must be a Problem such as gossamer.quadratic(), got {type(problem).__name__}.")
-    if not isinstance(mixing, MixingMatrix):
+    if not isinstance(mixing, MixingMatrix | MixingSchedule):
         raise InputError(f"`mixing` must be made by gossamer.mixing_matrix(graph), got {type(mixing).__name__}.")
     if problem.clients != mixing.clients:
         raise InputError(f"The problem has {problem.clients} clients, but the mixing matrix {mixing.clients}.")
 
 
-def check_method_fits(method: Algorithm, problem: Problem, mixing: MixingMatrix) -> None:
+def check_method_fits(method: Algorithm, problem: Problem, mixing: Mixing) -> None:
     """Refuse a method that cannot use the mixing matrix, or whose compressor is no contraction at this size."""
     method.check_mixing(mixing.lambda_min)
     method.check_dimension(problem.d)
@@ -47,15 +46,13 @@ def check_batch_size(batch_size: object, problem: Problem) -> int:
     return checked
 
 
-def several_seeds(seed: int | Sequence[int]) -> tuple[int, ...]:
-    """The seeds, one or several."""
-    try:
-        seeds = (seed,) if isinstance(seed, Integral) else tuple(seed)  # type: ignore[arg-type]
-    except TypeError:
-        seeds = ()
-    if not seeds or len(set(seeds)) < len(seeds):
-        raise InputError(f"`seed` must be one seed or several different ones, got {seed!r}.")
-    return tuple(check_integer("seed", one, 0, 2**64 - 1) for one in seeds)
+def checked_seeds(seeds: Sequence[int]) -> tuple[int, ...]:
+    """At least one seed, and all of them different."""
+    if isinstance(seeds, str) or not isinstance(seeds, Iterable) or not (found := tuple(seeds)):
+        raise InputError(f"`seeds` must be several seeds, such as [0, 1, 2], got {seeds!r}.")
+    if len(set(found)) < len(found):
+        raise InputError(f"`seeds` must be different from each other, got {seeds!r}.")
+    return tuple(check_integer("seed", one, 0, 2**64 - 1) for one in found)
 
 
 def labelled(method: Algorithm | Sequence[Algorithm] | Mapping[str, Algorithm]) -> dict[str, Algorithm]:

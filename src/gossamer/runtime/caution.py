@@ -33,7 +33,7 @@ def warn_of_gamma(method: Algorithm, d: int, rho: float) -> None:
         warnings.warn(
             f"`gamma` = {gamma:g} of {method.info.title} is far above what {compressor} allows at {d} coordinates "
             f"(alpha = {alpha:.2g}, rho = {rho:.2g}): the run may diverge; try `gamma` = "
-            f"{practical_steps(alpha, usual, 1.0, 1.0)[0]:.2g}, or gossamer.auto.",
+            f"{practical_steps(alpha, usual, 1.0, 1.0)[0]:.2g}, or gossamer.auto_steps.",
             ConvergenceWarning,
             stacklevel=3,
         )

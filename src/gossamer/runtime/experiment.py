@@ -15,7 +15,7 @@ from gossamer.records.runs import Runs, models_path
 from gossamer.runtime.arguments import check_batch_size, check_method_fits
 from gossamer.runtime.measure import Measure
 from gossamer.runtime.recorder import Progress
-from gossamer.runtime.simulator import simulate
+from gossamer.runtime.simulator import sweep
 from gossamer.runtime.start import starting_models
 from gossamer.runtime.tuning.auto import settings_for
 from gossamer.runtime.tuning.certified import certified_steps, share_of
@@ -62,13 +62,13 @@ class Experiment:
         for label, (method, rounds) in self.methods.items():
             if on_method is not None:
                 on_method(label, rounds)
-            runs += simulate(
+            runs += sweep(
                 {label: method},
                 self.problem,
                 self.mixing,
                 rounds=rounds,
                 batch_size=self.spec.batch_size,
-                seed=self.spec.seeds,
+                seeds=self.spec.seeds,
                 eval_every=self.eval_every,
                 x0=self.spec.x0,
                 codec=self.spec.codec or "fixed",

@@ -19,7 +19,6 @@ from gossamer.errors import (
     InputError,
     NonFiniteError,
     RunError,
-    StoppedError,
     check_path,
 )
 from gossamer.records.checkpoint import Checkpoint, Checkpoints, resume_log
@@ -28,6 +27,7 @@ from gossamer.records.record import LARGE_GROWTH, Record, RecordWriter, read_rec
 from gossamer.records.rows import End, Row, plain
 from gossamer.records.runs import Run, Runs, finished_run, write_models
 from gossamer.records.typed import Settings, read_as
+from gossamer.runtime.loop import Hook, Loop, SaveCheckpoints, ShowProgress, StopWhenAsked
 from gossamer.runtime.measure import Measure, measure
 
 if TYPE_CHECKING:
@@ -40,7 +40,6 @@ Progress = Callable[[str, int], None]
 _EVALUATED_TOGETHER = 64  # as many as problems measure in one go
 _SNAPSHOT_BYTES = 256 << 20  # models kept waiting for an evaluation, at the most
 _FLUSH_SECONDS = 2.0  # a record on disk is never further behind than this, or one round
-_SAVE_SECONDS = 60.0  # between checkpoints, where nobody says how many rounds
 _KEPT = 2  # checkpoints: the last one, and the one before in case it is damaged
 
 
@@ -52,6 +51,7 @@ class Saving:
     every: int | None = None
     resume: bool = False
     should_stop: Callable[[], bool] | None = None
+    hooks: Sequence[Hook] = ()
 
 
 def record_folder(folder: str | Path, labels: Iterable[str], seeds: Sequence[int], *, fresh: bool) -> Path:
@@ -99,8 +99,8 @@ def record_seeds(
     return Runs(over[seed] for seed in seeds)
 
 
-class Recorder:
-    """Drives a simulation and keeps its records: evaluates many snapshots together, and writes what it measures."""
+class Recorder(Hook):
+    """Keeps the records of a simulation: evaluates many snapshots together, and writes what it measures."""
 
     def __init__(
         self, simulation: "Simulation", about: Settings, saving: Saving, measures: Sequence[Measure] = ()
@@ -129,18 +129,20 @@ class Recorder:
             identity = {"seeds": list(sim.seeds), **self._settings[sim.seeds[0]]}
             self.checkpoints = Checkpoints(self.folder / "checkpoints", stem, identity, _KEPT)
         self._snapshots: list[tuple[dict[str, float], dict[int, dict[str, float]], Tensor]] = []
-        self._flushed = self._saved = time.monotonic()
+        self._flushed = time.monotonic()
         self._growing: set[int] = set()
         self._is_over = False
-        self._seconds = 0.0  # spent in rounds, evaluation left out
+        self.loop = Loop(sim, self.label, self.rounds, self.eval_every, [], self._diverged)
 
     def run(self, progress: Progress | None) -> Runs:
         """Run to the end, or until every seed has diverged."""
         with contextlib.ExitStack() as files:  # closed whatever happens, each of them even if another cannot be
             self._open(files)
             try:
+                self.loop.hooks = self._hooks(progress)
                 with torch.no_grad():
-                    self._loop(progress)
+                    self.loop.run()
+                    self._finish()
             finally:
                 self._flush()  # even after an interrupt, what was measured is on the disk
             runs = self._runs()
@@ -201,7 +203,7 @@ class Recorder:
             try:
                 rows = {seed: self._rows(seed, checkpoint.facts["rows"][str(seed)]) for seed in self.records}
                 ends = {int(seed): read_as(End, end) for seed, end in checkpoint.facts["ends"].items()}
-                self._seconds = float(checkpoint.facts["seconds"])
+                self.loop.seconds = float(checkpoint.facts["seconds"])
             except (DataError, KeyError, TypeError, ValueError) as error:
                 path = checkpoints.path(checkpoint.round)
                 resume_log.warning("A checkpoint is skipped: '%s' does not fit the record: %s", path, error)
@@ -240,44 +242,38 @@ class Recorder:
         tensors |= {f"finals.{seed}": x for seed, x in self.finals.items()}
         facts["rows"] = {seed: len(record.rows) for seed, record in self.records.items()}
         facts["ends"] = {seed: plain(record.end) for seed, record in self.records.items() if record.end}
-        self.checkpoints.save(self.simulation.t, tensors, facts | {"seconds": self._seconds})
-        self._saved = time.monotonic()
+        self.checkpoints.save(self.simulation.t, tensors, facts | {"seconds": self.loop.seconds})
 
-    def _loop(self, progress: Progress | None) -> None:
-        sim, every, should_stop = self.simulation, self.saving.every, self.saving.should_stop
-        rounds, eval_every = self.rounds, self.eval_every
-        shown = 0.0
-        if sim.t == 0:
+    def _hooks(self, progress: Progress | None) -> list[Hook]:
+        """Evaluate first; save what was measured; and stop with everything saved."""
+        saving, hooks = self.saving, list[Hook]([self])
+        if progress is not None:
+            hooks.append(ShowProgress(lambda t: progress(self.label, t)))
+        hooks.append(SaveCheckpoints(self._save, saving.every))
+        if saving.should_stop is not None:
+            hooks.append(StopWhenAsked(saving.should_stop, self._save))
+        return hooks + list(saving.hooks)
+
+    def begin(self, loop: Loop) -> None:
+        """The first row; from the first moment on, there is something to read."""
+        if loop.t == 0:
             self._snapshot()
         if self.folder is not None:
-            self._flush()  # from the first moment on, there is something to read
-        while sim.t < rounds and sim.seeds:
-            is_due = (sim.t + 1) % eval_every == 0 or sim.t + 1 == rounds
-            begin = time.perf_counter()
-            try:
-                sim.step(measure=is_due)
-            except NonFiniteError as error:
-                self._diverged(error)
-                continue
-            now = time.perf_counter()
-            self._seconds += now - begin
-            if is_due:
-                self._snapshot()
-            if self.folder is not None and time.monotonic() - self._flushed > _FLUSH_SECONDS:
-                self._flush()
-            if progress is not None and (now - shown > 0.1 or sim.t == rounds):
-                progress(self.label, sim.t)
-                shown = now
-            if sim.t < rounds:
-                if sim.t % every == 0 if every is not None else time.monotonic() - self._saved > _SAVE_SECONDS:
-                    self._save()
-                if should_stop is not None and should_stop():
-                    self._save()
-                    raise StoppedError(f"{self.label} was stopped after round {sim.t} of {rounds}.")
+            self._flush()
+
+    def after(self, loop: Loop) -> None:
+        """A row, if one is due."""
+        if loop.is_due(loop.t):
+            self._snapshot()
+        if self.folder is not None and time.monotonic() - self._flushed > _FLUSH_SECONDS:
+            self._flush()
+
+    def _finish(self) -> None:
+        sim = self.simulation
         self._flush()  # the last rows say whether a run is diverging
         for seed, x in zip(sim.seeds, sim.snapshot(), strict=True):
             self.finals[seed] = x
-            self.records[seed].finish(rounds, sim.method.remedy())
+            self.records[seed].finish(self.rounds, sim.method.remedy())
 
     def _diverged(self, error: NonFiniteError) -> None:
         sim = self.simulation
@@ -307,7 +303,7 @@ class Recorder:
     def _snapshot(self, which: slice = slice(None)) -> None:
         """Keep the models of these seeds, by default of all, for the next evaluation."""
         sim, traffic = self.simulation, self.simulation.traffic
-        row = {"round": sim.t, "packets": traffic.packets, "seconds": round(self._seconds, 6)}
+        row = {"round": sim.t, "packets": traffic.packets, "seconds": round(self.loop.seconds, 6)}
         sent = {
             seed: {
                 "bits": traffic.on_one_link(seed),
@@ -339,7 +335,7 @@ class Recorder:
             ahead = sim.peek()
         except NonFiniteError:
             return extra
-        self._seconds += time.perf_counter() - begin  # the round itself then takes no time
+        self.loop.seconds += time.perf_counter() - begin  # the round itself then takes no time
         for one in self._measuring:
             extra = [before | more for before, more in zip(extra, one.of_states(sim.state, ahead), strict=True)]
         return extra
@@ -369,3 +365,5 @@ class Recorder:
                 self._watch_growth(seed)
                 if seed in self.writers:
                     self.writers[seed].row(whole)
+                for hook in self.saving.hooks:
+                    hook.recorded(self.label, seed, whole)

@@ -81,6 +81,11 @@ class Simulation:
         """The seeds that still run."""
         return self.session.streams.seeds
 
+    @property
+    def is_alive(self) -> bool:
+        """Whether any seed still runs."""
+        return bool(self.seeds)
+
     def step(self, *, measure: bool = False) -> None:
         """One round; a NonFiniteError with the bad rows, and nothing changed, if the models do not stay finite.
 

@@ -14,7 +14,7 @@ def practical_steps(
     averages: bool = False,
     step_pace: float = 3.0,
 ) -> tuple[float, float]:
-    """gamma and lr of `gossamer.auto`. They are found by experiment, not by proof.
+    """gamma and lr of `gossamer.auto_steps`. They are found by experiment, not by proof.
 
     gamma = min(0.75 alpha^0.6, usual_alpha, 0.6, 0.92 / (1 - lambda_min)) and lr = min(1/2, step_pace gamma share) / L;
     for methods that rely on an unbiased compressor, alpha = 1/(1 + omega) and the power is 2. With top_k and random

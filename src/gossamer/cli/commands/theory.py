@@ -21,7 +21,7 @@ from gossamer.problems import load, logistic_regression, softmax_regression
 from gossamer.problems.base import Problem
 from gossamer.report.table import human
 from gossamer.runtime.simulation import Simulation
-from gossamer.runtime.tuning.auto import auto, gradients_and_smoothness
+from gossamer.runtime.tuning.auto import gradients_and_smoothness
 from gossamer.theory import Certificate, bits_to, certify, lyapunov, rounds_to, theorem_steps
 from gossamer.topology import MixingMatrix, mixing_matrix
 from gossamer.topology.graphs import build_graph
@@ -113,7 +113,7 @@ def _measured(problem: Problem, mixing: MixingMatrix, compressor: Compressor, ep
     gap = None if minimum is None else max(0.0, float(at_x0["loss"][0]) - minimum)
     certificate = certify(alpha, mixing.rho, mixing.C, L)
     gamma, lr = theorem_steps(alpha, mixing.rho, mixing.C, L)
-    practical = auto(BEER, problem, mixing, compressor, rounds=0)
+    practical = auto_steps(BEER, problem, mixing, compressor, rounds=0)
     bits = _bits_per_round(practical, problem, mixing)
     facts = _Facts(
         clients=problem.clients,
@@ -181,7 +181,7 @@ def _show(facts: _Facts, options: argparse.Namespace, compressor: str) -> None:
         ("G", f"{facts.heterogeneity:.4g}", "distance of the clients' gradients from their mean at x0"),
         ("certified steps", shown(facts.certified), "the largest that the proof allows here"),
         ("theorem's steps", shown(facts.theorem), "from its absolute constants"),
-        ("practical steps", shown(facts.practical), "gossamer.auto: not proven"),
+        ("practical steps", shown(facts.practical), "gossamer.auto_steps: not proven"),
         ("bits per round", human(facts.bits_per_round), "on one link"),
     ):
         table.add_row(heading, value, about)

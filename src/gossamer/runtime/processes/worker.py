@@ -4,7 +4,6 @@ import hashlib
 import itertools
 import logging
 import os
-import time
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from gossamer.records.runs import finished_run
 from gossamer.records.typed import Settings
 from gossamer.runtime.exchange.rows import network_of
 from gossamer.runtime.experiment import Experiment
+from gossamer.runtime.loop import Hook, Loop, SaveCheckpoints, ShowProgress
 from gossamer.runtime.oracle import BatchOracle
 from gossamer.runtime.processes.client import Client
 from gossamer.runtime.processes.journal import Journal
@@ -142,7 +142,7 @@ class _Worker:
         return set(self.ranks.share_or_refuse(over)[self.reporter])
 
 
-class _Runner:
+class _Runner(Hook):
     """One task on one rank."""
 
     def __init__(self, worker: _Worker, task: Task) -> None:
@@ -170,7 +170,7 @@ class _Runner:
             transport=self.how.transport,
         )
         self.buffers = problem.new_buffers(1)
-        self.seconds = 0.0
+        self.loop = Loop(self, task.label, task.rounds, worker.eval_every, self._hooks())
         self.watch = Watch(self.how.tensorboard, f"{Path(record_name(task.label, task.seed)).stem}/client{rank}")
 
     def run(self) -> RankResult:
@@ -178,7 +178,7 @@ class _Runner:
         try:
             with torch.no_grad(), self.watch:
                 self._begin()
-                self._loop()
+                self.loop.run()
                 client.session.settle()
         except StoppedError:
             raise
@@ -220,7 +220,7 @@ class _Runner:
             return
         self.client.restore(found[start])
         self.buffers = under("buffers.", found[start].tensors, self.worker.problem.device) or self.buffers
-        self.seconds = float(found[start].facts["seconds"])
+        self.loop.seconds = float(found[start].facts["seconds"])
         self.journal.keep(start)
         resume_log.info("%s with seed %d resumes after round %d.", self.task.label, self.task.seed, start)
 
@@ -229,36 +229,46 @@ class _Runner:
         every = self.worker.eval_every
         return {*range(0, rounds + 1, every), *([rounds] if rounds == self.task.rounds else [])}
 
-    def _loop(self) -> None:
-        client, task, every = self.client, self.task, self.worker.eval_every
-        told = 0.0
-        while client.t < task.rounds:
-            if self.how.should_stop():
-                client.ask_to_stop()
-            is_due = (client.t + 1) % every == 0 or client.t + 1 == task.rounds
-            begin = time.perf_counter()
-            oracle = BatchOracle(
-                self.worker.problem, client.streams, client.t, self.worker.spec.batch_size, self.buffers
-            )
-            client.step(oracle, task.method.lr_at(client.t), measure=is_due)
-            self.buffers = oracle.buffers
-            now = time.perf_counter()
-            self.seconds += now - begin
-            if is_due:
-                self._note()
-            if client.t % self.every == 0 or client.t in (task.rounds, client.stop):
-                self._save()
-            if self.how.progress is not None and (now - told > 0.2 or client.t == task.rounds):
-                self.how.progress(task.label, task.seed, client.t)
-                told = now
-            if client.t == client.stop and client.t < task.rounds:
-                client.close()
-                raise StoppedError(f"{task.label} was stopped after round {client.t} of {task.rounds}.")
+    @property
+    def t(self) -> int:
+        """Rounds done."""
+        return self.client.t
+
+    @property
+    def is_alive(self) -> bool:
+        """A client that diverges ends its run by an error."""
+        return True
+
+    def step(self, *, measure: bool = False) -> None:
+        """One round of this client."""
+        client, problem = self.client, self.worker.problem
+        oracle = BatchOracle(problem, client.streams, client.t, self.worker.spec.batch_size, self.buffers)
+        client.step(oracle, self.task.method.lr_at(client.t), measure=measure)
+        self.buffers = oracle.buffers
+
+    def _hooks(self) -> list[Hook]:
+        how, task, client = self.how, self.task, self.client
+        hooks: list[Hook] = [self]
+        hooks.append(SaveCheckpoints(self._save, self.every, lambda loop: loop.t in (loop.rounds, client.stop)))
+        if how.progress is not None:
+            show = how.progress
+            hooks.append(ShowProgress(lambda t: show(task.label, task.seed, t)))
+        return [*hooks, _StopTogether(client)]
+
+    def before(self, loop: Loop) -> None:
+        """Pass a request to stop on to all clients."""
+        if self.how.should_stop():
+            self.client.ask_to_stop()
+
+    def after(self, loop: Loop) -> None:
+        """Note what the record needs, if an evaluation is due."""
+        if loop.is_due(loop.t):
+            self._note()
 
     def _save(self) -> None:
         tensors, facts = self.client.save()
         tensors |= {f"buffers.{name}": buffer for name, buffer in self.buffers.items()}
-        self.checkpoints.save(self.client.t, tensors, facts | {"seconds": self.seconds})
+        self.checkpoints.save(self.client.t, tensors, facts | {"seconds": self.loop.seconds})
 
     def _note(self) -> None:
         client = self.client
@@ -269,10 +279,23 @@ class _Runner:
             "packets": sent.packets,
             "bytes": sent.bytes,
             "bits_nominal": sent.bits_nominal,
-            "seconds": self.seconds,
+            "seconds": self.loop.seconds,
             "waiting": sum(link.waiting for link in links),
             "hidden": sum(link.hidden for link in links) / max(1, len(links)),
             "compression_error": float("nan") if error is None else float(error[0]),
         }
         self.journal.note(counters, self.worker.problem.with_buffers(client.state.x, self.buffers)[0])
         self.watch.note(client.t, counters, links)
+
+
+class _StopTogether(Hook):
+    """Ends the run in the round that all clients have agreed on."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    def after(self, loop: Loop) -> None:
+        """If this is that round."""
+        if loop.t == self._client.stop and loop.t < loop.rounds:
+            self._client.close()
+            raise loop.stopped()

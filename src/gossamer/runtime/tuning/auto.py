@@ -44,7 +44,7 @@ _FEWEST_ROUNDS = 50  # of trials that say something
 _MOST_TABLE = 10**6  # rows times d, for methods that take a gradient of each row
 
 
-def auto(
+def auto_steps(
     method: type[Method],
     problem: Problem,
     mixing: MixingMatrix,
@@ -93,7 +93,7 @@ def auto(
 
     >>> import gossamer as gs
     >>> problem, mixing = gs.quadratic(clients=8), gs.mixing_matrix(gs.ring(8))
-    >>> method = gs.auto(gs.BEER, problem, mixing, gs.gsgd(5), rounds=0)
+    >>> method = gs.auto_steps(gs.BEER, problem, mixing, gs.gsgd(5), rounds=0)
     >>> round(method.gamma, 3), round(method.lr, 3)
     (0.6, 0.503)
     """

@@ -37,7 +37,7 @@ class Tuned:
 
     @property
     def automatic(self) -> Trial:
-        """What `gossamer.auto` would take: the first trial, over the whole length if that was tried."""
+        """What `gossamer.auto_steps` would take: the first trial, over the whole length if that was tried."""
         begin = self.trials[0]
         return next((trial for trial in self.finalists if trial.steps == begin.steps), begin)
 

@@ -1,0 +1,141 @@
+"""The loop over the rounds of a run, and the hooks that evaluate, record, save, stop and show progress around them.
+
+A hook is any object of a class that derives from `Hook` and overrides what it needs; `simulate(..., hooks=[...])` takes
+yours.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from gossamer.errors import NonFiniteError, StoppedError
+from gossamer.records.rows import Row
+
+_SHOW_SECONDS = 0.1  # between two calls of a progress function
+_SAVE_SECONDS = 60.0  # between two checkpoints, unless a number of rounds is given
+
+
+class Driven(Protocol):
+    """What a loop drives: all clients of a simulation, or one client in its process."""
+
+    @property
+    def t(self) -> int:
+        """Rounds done."""
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether there is anything left to run."""
+
+    def step(self, *, measure: bool = False) -> None:
+        """One round; with `measure`, how much the compressor left out is noted on the way."""
+
+
+class Hook:
+    """What happens around the rounds. Each method does nothing unless it is overridden."""
+
+    def begin(self, loop: "Loop") -> None:
+        """Before the first round, or the first after resuming."""
+
+    def before(self, loop: "Loop") -> None:
+        """Before each round."""
+
+    def after(self, loop: "Loop") -> None:
+        """After each round."""
+
+    def recorded(self, label: str, seed: int, row: Row) -> None:
+        """After an evaluation was added to a record. Evaluations are done many at a time, so this may be later."""
+
+
+class Loop:
+    """Rounds of one method, with the hooks in their order."""
+
+    def __init__(
+        self,
+        driven: Driven,
+        label: str,
+        rounds: int,
+        eval_every: int,
+        hooks: Sequence[Hook],
+        on_divergence: Callable[[NonFiniteError], None] | None = None,
+    ) -> None:
+        self.driven, self.label, self.rounds, self.eval_every = driven, label, rounds, eval_every
+        self.hooks, self._on_divergence = hooks, on_divergence
+        self.seconds = 0.0
+        """Spent in rounds so far, without evaluations."""
+
+    @property
+    def t(self) -> int:
+        """Rounds done."""
+        return self.driven.t
+
+    def is_due(self, t: int) -> bool:
+        """Whether the models are evaluated after t rounds."""
+        return t % self.eval_every == 0 or t == self.rounds
+
+    def run(self) -> None:
+        """All rounds that are left."""
+        for hook in self.hooks:
+            hook.begin(self)
+        while self.t < self.rounds and self.driven.is_alive:
+            for hook in self.hooks:
+                hook.before(self)
+            begin = time.perf_counter()
+            try:
+                self.driven.step(measure=self.is_due(self.t + 1))
+            except NonFiniteError as error:
+                if self._on_divergence is None:
+                    raise
+                self._on_divergence(error)
+                continue
+            self.seconds += time.perf_counter() - begin
+            for hook in self.hooks:
+                hook.after(self)
+
+    def stopped(self) -> StoppedError:
+        """To be raised by a hook that ends the run."""
+        return StoppedError(f"{self.label} was stopped after round {self.t} of {self.rounds}.")
+
+
+class ShowProgress(Hook):
+    """Calls a function with the rounds done, about ten times per second."""
+
+    def __init__(self, show: Callable[[int], None]) -> None:
+        self._show, self._shown = show, 0.0
+
+    def after(self, loop: Loop) -> None:
+        """If it is time."""
+        now = time.perf_counter()
+        if now - self._shown > _SHOW_SECONDS or loop.t == loop.rounds:
+            self._show(loop.t)
+            self._shown = now
+
+
+class SaveCheckpoints(Hook):
+    """Saves every so many rounds, or every minute; and in rounds that `also` names."""
+
+    def __init__(
+        self, save: Callable[[], None], every: int | None, also: Callable[[Loop], bool] = lambda loop: False
+    ) -> None:
+        self._save, self._every, self._also = save, every, also
+        self._saved = time.monotonic()
+
+    def after(self, loop: Loop) -> None:
+        """If it is time. After the last round the results are written, and no checkpoint is needed."""
+        late = self._every is None and time.monotonic() - self._saved > _SAVE_SECONDS
+        regular = loop.t < loop.rounds and (late or (self._every is not None and loop.t % self._every == 0))
+        if regular or self._also(loop):
+            self._save()
+            self._saved = time.monotonic()
+
+
+class StopWhenAsked(Hook):
+    """Saves and raises a StoppedError when a function returns True after a round."""
+
+    def __init__(self, should_stop: Callable[[], bool], save: Callable[[], None]) -> None:
+        self._should_stop, self._save = should_stop, save
+
+    def after(self, loop: Loop) -> None:
+        """Ask."""
+        if loop.t < loop.rounds and self._should_stop():
+            self._save()
+            raise loop.stopped()
