@@ -8,7 +8,6 @@ vector from it.
 
 import zlib
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,10 +15,10 @@ import torch
 from torch import Tensor
 
 from gossamer.errors import check_integer
+from gossamer.kernels import fill_uniform
 
 _WORDS = 4  # 64-bit words per step of the Philox counter
 _BLOCK = 1 << 24  # most numbers drawn ahead for one purpose
-_WORTH_THREADS = 1 << 20  # numbers in a block above which threads are faster
 _ROUNDS = 256  # most rounds drawn ahead
 
 
@@ -64,26 +63,15 @@ class Streams:
         drawn = kept.numpy()
         word = zlib.crc32(purpose.encode())
         keys = [(seed, client << 32 | word) for seed in self.seeds for client in self.clients]
-
-        def fill(row: int) -> None:
-            key = np.array(keys[row], np.uint64)
-            generator = np.random.Generator(np.random.Philox(key=key, counter=first * steps))
-            generator.random(out=drawn[row], dtype=numpy_dtype)
-
-        threads = min(torch.get_num_threads(), self.rows) if drawn.size >= _WORTH_THREADS else 1
-        if threads > 1:
-            with ThreadPoolExecutor(threads) as pool:  # NumPy releases the GIL while it draws
-                list(pool.map(fill, range(self.rows)))
-        else:
-            for row in range(self.rows):
-                fill(row)
+        fill_uniform(keys, first * steps, drawn)
         return kept.to(self.device)[:, :, :width]
 
 
 def keyed_uniform(seed: int, purpose: str, count: int) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
     """`count` numbers in [0, 1) determined by a seed and a purpose; a message can carry the seed instead of them."""
-    key = np.array([seed, zlib.crc32(purpose.encode())], np.uint64)
-    return np.random.Generator(np.random.Philox(key=key)).random(count)
+    drawn = np.empty(count)
+    fill_uniform([(seed, zlib.crc32(purpose.encode()))], 0, drawn[None])
+    return drawn
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from torch import Tensor
 from gossamer.compression.base import Compressor, Message
 from gossamer.compression.partial import Partial
 from gossamer.errors import InputError
+from gossamer.kernels import move
 
 if TYPE_CHECKING:
     from gossamer.algorithms.round import Round
@@ -83,17 +84,14 @@ class Surrogate:
         difference = value - self.own
         q = round.compress(compressor, difference, self.name)
         q = q if where is None else Partial(q, where(difference))
-        if a == 1:
-            return replace(self, own=self.own + q.dense()), q, None
-        return replace(self, own=self.own + a * q.dense()), q, self.own + q.dense()
+        moved = replace(self, own=move(self.own, q.dense(), a))
+        return moved, q, None if a == 1 else move(self.own, q.dense())
 
     def settled(self) -> "Surrogate":
         """After the message under way has arrived."""
         if self.arriving is None:
             return self
-        total = self.arriving.sum()
-        total = total if self.arriving.a == 1 else self.arriving.a * total
-        return replace(self, mixed=self.mixed + total, arriving=None)
+        return replace(self, mixed=move(self.mixed, self.arriving.sum(), self.arriving.a), arriving=None)
 
     def estimate(self) -> "Surrogate":
         """H + Q with its neighbour sum, for the message under way: the estimate of the value that COMM returns."""

@@ -1,5 +1,5 @@
 """The hot loops of a round. The rest of the library calls only what is here; `reference` is the readable backend."""
 
-from gossamer.kernels.reference import Mixer
+from gossamer.kernels.reference import Mixer, add_weighted, fill_uniform, move
 
-__all__ = ["Mixer"]
+__all__ = ["Mixer", "add_weighted", "fill_uniform", "move"]

@@ -1,11 +1,43 @@
 """The hot loops in plain torch and NumPy: what any faster kernel is held to, bit by bit."""
 
 import warnings
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+
+_WORTH_THREADS = 1 << 20  # numbers to draw, above which threads are faster
+
+
+def fill_uniform(keys: Sequence[tuple[int, int]], counter: int, out: np.ndarray[Any, Any]) -> None:
+    """Fill each row of `out` with uniform numbers in [0, 1): Philox with the row's key, from this counter on."""
+
+    def fill(row: int) -> None:
+        bits = np.random.Philox(key=np.array(keys[row], np.uint64), counter=counter)
+        np.random.Generator(bits).random(out=out[row], dtype=out.dtype.type)
+
+    threads = min(torch.get_num_threads(), len(keys)) if out.size >= _WORTH_THREADS else 1
+    if threads > 1:
+        with ThreadPoolExecutor(threads) as pool:  # NumPy releases the interpreter while it draws
+            list(pool.map(fill, range(len(keys))))
+    else:
+        for row in range(len(keys)):
+            fill(row)
+
+
+def move(own: Tensor, q: Tensor, a: float = 1.0) -> Tensor:
+    """H + a Q, in the type of H."""
+    return own + q if a == 1 else own + a * q
+
+
+def add_weighted(total: Tensor | None, q: Tensor, weight: float) -> Tensor:
+    """The sum so far of w_ij q_j, with one more neighbour; the product is rounded before it is added."""
+    part = q.double() * weight
+    return part if total is None else total.add_(part)
+
 
 # W is multiplied as a sparse matrix where that was measured to be faster: from 128 clients on, if at most one entry
 # in sixteen is not zero. Large products of a sparse W that is narrow in its numbering (a ring, a grid) go in blocks.

@@ -16,13 +16,14 @@ from gossamer.problems.quadratic import Quadratic, quadratic
 from gossamer.runtime.simulation import Simulation
 from gossamer.streams import Streams
 from gossamer.testing.instances import COORDINATES, instances
+from gossamer.testing.loopback import loopback
 from gossamer.topology import MixingMatrix, mixing_matrix
 
 _MANY_COORDINATES = 6_000
 
 
 def check_method(method: Algorithm | type[Algorithm]) -> None:
-    """Purity, mean preservation, independence of seeds and of numbering, resuming, and progress on a quadratic."""
+    """Purity, mean preservation, independence of seeds and of numbering, resuming, real packets, and progress."""
     for one in instances(method, registry.methods):
         mixing = mixing_matrix(nx.cycle_graph(6), "metropolis")
         problem = _problem(6)
@@ -30,6 +31,7 @@ def check_method(method: Algorithm | type[Algorithm]) -> None:
         _check_seeds_do_not_meet(one, problem, mixing)
         _check_progress(one, problem, mixing)
         _check_threads(one, mixing)
+        _check_packets(one)
         _check_bad_settings(one)
 
 
@@ -115,6 +117,20 @@ def _check_threads(method: Algorithm, mixing: MixingMatrix) -> None:
     finally:
         torch.set_num_threads(before)
     assert torch.equal(*models), f"{method}: one thread and two give different models."
+
+
+def _check_packets(method: Algorithm) -> None:
+    """Simulated equals real: the same models and bits with one thread per client and packets between them."""
+    problem, mixing = _problem(4), mixing_matrix(nx.cycle_graph(4), "metropolis")
+    sim = Simulation(method, problem, mixing, batch_size=4)
+    rounds = 2 * method.rounds_between_exchanges + 3
+    for _ in range(rounds):
+        sim.step()
+    real = loopback(method, problem, mixing, rounds=rounds, batch_size=4)
+    gap = (real.x - sim.state.x).abs().max().item()
+    assert gap == 0, f"{method}: with packets the models differ by {gap:.1e} from the simulation's."
+    counted = sim.traffic.on_one_link(0)
+    assert real.bits == counted, f"{method}: {real.bits} bits were sent, but the simulation counts {counted}."
 
 
 def _check_progress(method: Algorithm, problem: Quadratic, mixing: MixingMatrix) -> None:

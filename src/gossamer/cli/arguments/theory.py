@@ -16,8 +16,8 @@ def theory(parser: Parser) -> None:
 
     alpha belongs to the compressor, rho and C to the network, L and mu to the problem. Certified steps are the largest
     that the paper's proof allows for this network, checked in exact arithmetic. The theorem's steps follow from its
-    absolute constants. Practical steps come from the formula of `gossamer.auto_steps`, which is not proven. Rounds and bits
-    are guarantees of the proof with full gradients from x0; actual runs are far faster.
+    absolute constants. Practical steps come from the formula of `gossamer.auto_steps`, which is not proven. Rounds and
+    bits are guarantees of the proof with full gradients from x0; actual runs are far faster.
 
     --check compares a recorded run with the proof instead: the lemma's recursions and the theorems' bounds at every
     round, with a picture of both sides. The run must have been recorded with `measures = ["omegas"]` and

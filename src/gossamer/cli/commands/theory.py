@@ -21,7 +21,7 @@ from gossamer.problems import load, logistic_regression, softmax_regression
 from gossamer.problems.base import Problem
 from gossamer.report.table import human
 from gossamer.runtime.simulation import Simulation
-from gossamer.runtime.tuning.auto import gradients_and_smoothness
+from gossamer.runtime.tuning.auto import auto_steps, gradients_and_smoothness
 from gossamer.theory import Certificate, bits_to, certify, lyapunov, rounds_to, theorem_steps
 from gossamer.topology import MixingMatrix, mixing_matrix
 from gossamer.topology.graphs import build_graph

@@ -19,6 +19,7 @@ from gossamer.algorithms.surrogate import Arriving, Slots, Speaks, Surrogate
 from gossamer.compression.base import Compressor
 from gossamer.compression.partial import Partial
 from gossamer.errors import InputError
+from gossamer.kernels import move
 from gossamer.topology.schedule import Mixing
 
 
@@ -97,8 +98,8 @@ class EdgeSurrogate:
             difference = torch.where(is_used[:, None], value - self.sent[:, k], 0)
             q = round.compress(compressor, difference, f"{self.name}.{k}")
             q = Partial(q, is_used if where is None else is_used & where(difference))
-            sent[:, k] += a * q.dense()
-            estimate[:, k] += q.dense()
+            sent[:, k] = move(self.sent[:, k], q.dense(), a)
+            estimate[:, k] = move(self.sent[:, k], q.dense())
             messages.append(q)
         return replace(self, sent=sent, weights=weights), Slots(tuple(messages)), None if a == 1 else estimate
 
@@ -106,14 +107,14 @@ class EdgeSurrogate:
         """After what is under way has arrived."""
         if self.arriving is None:
             return self
-        return replace(self, heard=self.heard + self.arriving.a * self.arriving.sum(), arriving=None)
+        return replace(self, heard=move(self.heard, self.arriving.sum(), self.arriving.a), arriving=None)
 
     def estimate(self) -> "EdgeSurrogate":
         """With the whole of the message under way, at both ends."""
         if self.arriving is None:
             return self
         sent = self.sent if self.arriving.own is None else self.arriving.own
-        return replace(self, sent=sent, heard=self.heard + self.arriving.sum(), arriving=None)
+        return replace(self, sent=sent, heard=move(self.heard, self.arriving.sum()), arriving=None)
 
 
 def per_edge(state: State, edges: Edges) -> State:

@@ -12,6 +12,7 @@ from gossamer.algorithms.surrogate import Outgoing, Slots
 from gossamer.compression import packet
 from gossamer.compression.base import Codec, Message
 from gossamer.errors import CodecError
+from gossamer.kernels import add_weighted
 from gossamer.runtime.exchange.edges import Edges, per_edge
 from gossamer.runtime.transport.base import Transport, failed
 from gossamer.topology import MixingMatrix
@@ -122,8 +123,8 @@ class PacketExchange:
             for number, message in zip(present, theirs, strict=True):
                 q = message.dense()
                 sizes[j] = max(sizes.get(j, 0.0), float(torch.linalg.vector_norm(q, torch.inf)))
-                part = q.to(self.device).double() * weight
-                sums[number] = part if sums[number].dim() == 0 else sums[number].add_(part)
+                so_far = sums[number] if sums[number].dim() else None
+                sums[number] = add_weighted(so_far, q.to(self.device), weight)
         self.growth.note(sent.t, sizes)
         return tuple(sums)
 
