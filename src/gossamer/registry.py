@@ -145,7 +145,7 @@ def _number(text: str) -> Setting:
 methods = Registry("method", "gossamer.methods", home="gossamer.algorithms")
 compressors = Registry("compressor", "gossamer.compressors", home="gossamer.compression")
 transports = Registry("transport", "gossamer.transports", home="gossamer.runtime.transport")
-graphs = Registry("graph", home="gossamer.topology")
+graphs = Registry("graph", "gossamer.graphs", home="gossamer.topology")
 weights = Registry("weight rule", home="gossamer.topology")
 objectives = Registry("objective", home="gossamer.problems")
 partitions = Registry("partition", home="gossamer.problems")
