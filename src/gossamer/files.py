@@ -31,8 +31,8 @@ def writing(path: str | os.PathLike[str]) -> Iterator[None]:
         yield
     except OSError as error:
         raise RunError(
-            f"The run could not be finished: '{os.fspath(path)}' cannot be written: {error.strerror or error}; make "
-            "room or choose another folder."
+            f"The run could not be finished: '{os.fspath(path)}' cannot be written: {error.strerror or error}; free "
+            "disk space or choose another folder."
         ) from None
 
 

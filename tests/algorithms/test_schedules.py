@@ -77,7 +77,7 @@ def test_in_a_spec() -> None:
 @pytest.mark.parametrize(
     ("value", "sentence"),
     [
-        ("cosinus:0.1,10", r"no schedule 'cosinus'.*Did you mean 'cosine'"),
+        ("cosinus:0.1,10", r"[Uu]nknown schedule 'cosinus'.*Did you mean 'cosine'"),
         ("cosine:0.1", "needs the setting `T_max`"),
         ("cosine:0.1,0", "`T_max` must be an integer of 1 or more, got 0"),
         ("step:-1,5", "`lr` must be a number above 0, got -1"),

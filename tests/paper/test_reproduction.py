@@ -337,7 +337,7 @@ def test_the_command(tmp_path: Path) -> None:
         (["rates", "--device", "cpu"], "The rates take no --device"),
         (["exactness", "--quick"], "exactness takes no --quick"),
         (["exactness", "-o", "."], "is no file"),
-        (["fig1", "--seeds", "1", "--data-dir", "nowhere"], "The data folder 'nowhere' is not there"),
+        (["fig1", "--seeds", "1", "--data-dir", "nowhere"], "The data folder 'nowhere' does not exist"),
     ],
 )
 def test_mistakes(tmp_path: Path, options: list[str], sentence: str) -> None:

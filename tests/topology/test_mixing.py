@@ -55,7 +55,7 @@ def test_matrices_of_a_wrong_type_are_refused() -> None:
         with pytest.raises(gs.InputError, match="A mixing matrix must be a square matrix of numbers"):
             gs.MixingMatrix(bad, nx.empty_graph(1))
     for bad in (5, "abc", [[1, "x"], [0, 1]]):
-        with pytest.raises(gs.InputError, match="weights"):
+        with pytest.raises(gs.InputError, match="weight"):
             gs.mixing_matrix(gs.ring(2), bad)
 
 
