@@ -1,11 +1,12 @@
 """Do two versions of the library give the same results, to the last bit?
 
-    python benchmarks/same_results.py COMMIT [--processes]
+    python benchmarks/same_results.py COMMIT [--loopback] [--processes]
 
 COMMIT is checked out into a temporary worktree. Every method then runs in both versions, on this machine: four
 compressors, three problems, two graphs, full gradients and minibatches, 50 rounds each. Compared are the final models,
-every message that a compressor produced, and the counted bits. In the new version each case also runs over the loopback
-transport, with real packets. `--processes` runs each method once more in real processes (`gossamer launch`), in both.
+every message that a compressor produced, and the counted bits. `--loopback` also runs each case of the new version over
+the loopback transport, with real packets, against the old simulation. `--processes` runs each method once more in real
+processes (`gossamer launch`), in both versions.
 """
 
 import argparse
@@ -14,7 +15,13 @@ import os
 import subprocess
 import sys
 import tempfile
+import zlib
 from pathlib import Path
+from typing import Any
+
+from safetensors.numpy import load_file
+
+from gossamer import registry
 
 ROUNDS = 50
 CLIENTS = 6
@@ -101,10 +108,9 @@ json.dump(found, open(sys.argv[4], "w"))
 
 def results(source: Path, way: str, out: Path) -> dict[str, list[object]]:
     """What the version in `source` gives, by case."""
-    environment = os.environ | {"PYTHONPATH": str(source / "src"), "OMP_NUM_THREADS": "1"}
     subprocess.run(
         [sys.executable, "-c", WORKER, str(ROUNDS), str(CLIENTS), way, str(out)],
-        env=environment,
+        env=environment(source),
         check=True,
         cwd=out.parent,
     )
@@ -112,27 +118,73 @@ def results(source: Path, way: str, out: Path) -> dict[str, list[object]]:
     return found
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("commit", help="the version to compare with")
-    parser.add_argument("--processes", action="store_true", help="also run each method in real processes")
-    options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        place = Path(folder)
-        old = place / "old"
-        subprocess.run(
-            ["git", "worktree", "add", "--quiet", "--detach", str(old), options.commit], cwd=HERE, check=True
-        )
-        try:
-            before = results(old, "rows", place / "before.json")
-        finally:
-            subprocess.run(["git", "worktree", "remove", "--force", str(old)], cwd=HERE, check=True)
-        after = results(HERE, "rows", place / "after.json")
+def launched(source: Path, folder: Path) -> dict[str, list[object]]:
+    """The final models and bits of every method, run in real processes by the version in `source`."""
+    folder.mkdir()
+    (folder / "all.toml").write_text(spec())
+    command = [sys.executable, "-m", "gossamer", "launch", "all.toml", "-o", "out", "-q"]
+    subprocess.run(command, env=environment(source), check=True, cwd=folder, stdout=subprocess.DEVNULL)
+    found: dict[str, list[object]] = {}
+    for path in sorted((folder / "out").glob("*.safetensors")):
+        models = zlib.crc32(load_file(path)["models"].tobytes())
+        rows = path.with_suffix(".jsonl").read_text().splitlines()
+        found[path.stem] = [models, json.loads(rows[-2])["bits"]]
+    return found
+
+
+def spec() -> str:
+    """One experiment with every method."""
+    lines = [f"rounds = {ROUNDS}", "batch_size = 4", 'codec = "auto"', "[problem]", 'objective = "logistic_regression"']
+    lines += ['data = "breast_cancer"', "clients = 4", "[graph]", 'name = "ring"']
+    for name in registry.methods.names():
+        cls: Any = registry.methods.get(name)
+        settings = dict(cls.examples[0])
+        if "compressor" in cls.__dataclass_fields__:
+            settings["compressor"] = "qsgd:16"
+        lines += [
+            "[[methods]]",
+            f'name = "{name}"',
+            *(f"{key} = {json.dumps(value)}" for key, value in settings.items()),
+        ]
+    return "\n".join(lines)
+
+
+def environment(source: Path) -> dict[str, str]:
+    return dict(os.environ) | {"PYTHONPATH": str(source / "src"), "OMP_NUM_THREADS": "1"}
+
+
+def compare(what: str, before: dict[str, list[object]], after: dict[str, list[object]]) -> bool:
+    """Print what differs, and how many cases there were."""
     differ = [key for key in before | after if before.get(key) != after.get(key)]
     for key in differ:
         print(f"differs: {key}: {before.get(key)} before, {after.get(key)} after")
-    print(f"rows: {len(before)} cases, {len(differ)} differ")
-    return 1 if differ else 0
+    refused = sum(value == ["refused"] for value in before.values())
+    print(f"{what}: {len(before)} cases ({refused} refused by both), {len(differ)} differ")
+    return not differ
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("commit", help="the version to compare with")
+    parser.add_argument("--loopback", action="store_true", help="also run every case with real packets")
+    parser.add_argument("--processes", action="store_true", help="also run each method in real processes")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        place, old = Path(folder), Path(folder) / "old"
+        subprocess.run(["git", "worktree", "add", "-q", "--detach", str(old), options.commit], cwd=HERE, check=True)
+        try:
+            before = results(old, "rows", place / "before.json")
+            same = compare("rows", before, results(HERE, "rows", place / "after.json"))
+            if options.loopback:
+                # Gradients of modules depend in the last bits on how many clients are computed together.
+                looped = results(HERE, "loopback", place / "looped.json")
+                chosen = [key for key in before if " module " not in key]
+                same &= compare("packets", {key: before[key] for key in chosen}, {key: looped[key] for key in chosen})
+            if options.processes:
+                same &= compare("processes", launched(old, place / "one"), launched(HERE, place / "two"))
+        finally:
+            subprocess.run(["git", "worktree", "remove", "--force", str(old)], cwd=HERE, check=True)
+    return 0 if same else 1
 
 
 if __name__ == "__main__":

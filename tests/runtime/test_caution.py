@@ -13,7 +13,7 @@ from gossamer.errors import ConvergenceWarning
 from gossamer.problems.quadratic import Quadratic
 from gossamer.records.record import LARGE_GROWTH, Record
 from gossamer.records.rows import End, Header, Row
-from gossamer.runtime.caution import warn_of_gamma
+from gossamer.runtime.tuning.caution import warn_of_gamma
 
 MIXING = gs.mixing_matrix(gs.ring(6))
 

@@ -19,12 +19,12 @@ from gossamer.runtime.arguments import (
     checked_seeds,
     labelled,
 )
-from gossamer.runtime.caution import warn_of_gamma
 from gossamer.runtime.loop import Hook
 from gossamer.runtime.measure import Measure
 from gossamer.runtime.recorder import Progress, Saving, record_folder, record_seeds
 from gossamer.runtime.simulation import Simulation
 from gossamer.runtime.start import X0, describe_start
+from gossamer.runtime.tuning.caution import warn_of_gamma
 from gossamer.topology import Mixing
 
 

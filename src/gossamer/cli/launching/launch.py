@@ -23,9 +23,9 @@ from gossamer.cli.output import launch_progress, waiting
 from gossamer.errors import InputError, RunError, StoppedError, check_integer, check_positive
 from gossamer.files import alone_in
 from gossamer.paper import spec_path
-from gossamer.runtime.caution import warn_of_gamma
 from gossamer.runtime.experiment import Experiment
 from gossamer.runtime.processes.tensorboard import check_tensorboard
+from gossamer.runtime.tuning.caution import warn_of_gamma
 
 
 def launch(options: argparse.Namespace) -> int:

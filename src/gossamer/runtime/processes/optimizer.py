@@ -21,13 +21,13 @@ from gossamer.errors import InputError, check_choice, check_integer, check_nonne
 from gossamer.fingerprint import digest
 from gossamer.records.checkpoint import Checkpoint, Checkpoints, common, needed
 from gossamer.records.identity import describe_method, difference
-from gossamer.runtime.caution import warn_of_gamma
 from gossamer.runtime.oracle import LoopOracle, ZeroOracle
 from gossamer.runtime.processes.averaging import Average, modules_of
 from gossamer.runtime.processes.client import Client
 from gossamer.runtime.processes.leaving import close_at_exit
 from gossamer.runtime.processes.ranks import Ranks
 from gossamer.runtime.transport.base import Open
+from gossamer.runtime.tuning.caution import warn_of_gamma
 from gossamer.topology import MixingMatrix
 
 _GOSSIP_SHRINKS = 1000.0  # how much closer the models come by gossip alone, unless told otherwise
