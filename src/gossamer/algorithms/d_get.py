@@ -43,7 +43,7 @@ class DGET(Algorithm):
         gradients="2 (a full one every q-th round)",
         state=4,
         assumes="finite sums, mean-square smoothness",
-        rate="||grad f||^2 <= eps after O(m + sqrt(m)/eps) gradients of rows a client",
+        rate="||grad f||^2 <= eps after O(m + sqrt(m)/eps) gradients of rows per client",
         equations="""
             X+ = X W - eta Y                          Y = v = F(X) full at the start
             v+ = F(X+) full, every q-th round; else F(X+; xi) - F(X; xi) + v

@@ -59,7 +59,7 @@ class DESTRESS(Algorithm):
         gradients="2 (a full one every S-th round)",
         state=5,
         assumes="finite sums, mean-square smoothness",
-        rate="||grad f||^2 <= eps after O(m + sqrt(m/n)/eps) gradients of rows a client",
+        rate="||grad f||^2 <= eps after O(m + sqrt(m/n)/eps) gradients of rows per client",
         equations="""
             s  = (s + F(X) - F(X_last)) W_out         every S-th round, in full; then v = s
             X+ = (X - eta v) W_in

@@ -36,7 +36,7 @@ _GOSSIP_SHRINKS = 1000.0  # how much closer the models come by gossip alone, unl
 class DecentralizedOptimizer(torch.optim.Optimizer):
     """Trains this process's model together with those of its graph neighbours, and with nobody else.
 
-    Start one process a client with torchrun; each builds the same model, has its own data, and calls `backward` and
+    Start one process per client with torchrun; each builds the same model, has its own data, and calls `backward` and
     `step` as with any optimiser. A step sends one packet to each neighbour; BEER needs theirs in the next
     step only, so packets travel while the next gradient is computed.
 
@@ -96,7 +96,7 @@ class DecentralizedOptimizer(torch.optim.Optimizer):
         if self._ranks.size != mixing.clients:
             raise InputError(
                 f"The mixing matrix is of {mixing.clients} clients, but {self._ranks.size} processes were started: "
-                "one process a client."
+                "one process per client."
             )
         facts = self._facts(x, seed, codec)
         self._ranks.agree(facts | {"`initial`": initial})

@@ -46,7 +46,7 @@ class Ranks:
         self._group: Any = None
         if not dist.is_initialized():
             if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
-                raise InputError("There is no process group; start the script with torchrun, one process a client.")
+                raise InputError("There is no process group; start the script with torchrun, one process per client.")
             try:
                 _meet(limit)
             except (RuntimeError, ValueError) as error:

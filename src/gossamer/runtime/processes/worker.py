@@ -83,7 +83,7 @@ class _Worker:
         clients = experiment.problem.clients
         if ranks.size != clients:
             raise InputError(
-                f"The spec has {clients} clients, one a process, but {ranks.size} processes were started; "
+                f"The spec has {clients} clients, one per process, but {ranks.size} processes were started; "
                 f"start {clients}."
             )
         self.tasks = [

@@ -68,7 +68,7 @@ class Candidates(Simulation):
         self._vary()
 
     def _vary(self) -> None:
-        """The method with its settings one a row, where its equations take a number."""
+        """The method with its settings one per row, where its equations take a number."""
         method = copy.copy(self._base)
         for name in self.settings[0] if self.settings else ():
             values = [self.settings[number][name] for number in self.alive]
