@@ -82,7 +82,7 @@ def test_the_wrong_number_of_processes_and_a_spec_that_differs(tmp_path: Path) -
     command = [*torchrun, "3", "-m", "gossamer", "launch", "my.toml", "-o", "out"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode != 0
-    assert "The spec has 4 clients, one a process, but 3 processes were started; start 4." in done.stderr
+    assert "The spec has 4 clients, one per process, but 3 processes were started; start 4." in done.stderr
     command[4] = "4"
     for said in ("gradient norm", "exists already"):  # shown by rank 0, and not overwritten the second time
         done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False)
