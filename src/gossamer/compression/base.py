@@ -5,6 +5,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar, Literal, Self
 
@@ -104,10 +105,8 @@ class Message(ABC):
         coded = None if codec == "fixed" else self.entropy()
         if coded is None:
             return [(False, payload) for payload in self.fixed()]
-        if codec == "entropy":
-            return [(True, payload) for payload in coded]
         size = self.payload_size()
-        if all(len(payload) < size for payload in coded):
+        if codec == "entropy" or all(len(payload) < size for payload in coded):
             return [(True, payload) for payload in coded]
         pairs = zip(self.fixed(), coded, strict=True)
         return [(len(short) < size, short if len(short) < size else plain) for plain, short in pairs]
@@ -123,6 +122,24 @@ class Message(ABC):
         from gossamer.compression import packet
 
         return 8 * packet.sizes([self], 0, range(self.shape[0]), codec)
+
+
+@dataclass(frozen=True, eq=False)
+class Proportional(Message):
+    """A message whose values are proportional to one of its tensors."""
+
+    multiplied: ClassVar[str]
+    """The name of that tensor, which has the dtype of the values."""
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The type of that tensor."""
+        factor: Tensor = getattr(self, self.multiplied)
+        return factor.dtype
+
+    def times(self, factor: float) -> Self:
+        """Multiply that tensor."""
+        return replace(self, **{self.multiplied: getattr(self, self.multiplied) * factor})
 
 
 class Compressor(ABC):

@@ -6,7 +6,7 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 
-from gossamer.compression.base import Compressor, Message
+from gossamer.compression.base import Compressor, Proportional
 from gossamer.compression.coding.wire import Reader, float_bytes
 from gossamer.compression.layout import Layout
 from gossamer.registry import compressors
@@ -14,28 +14,20 @@ from gossamer.streams import Draw
 
 
 @dataclass(frozen=True, eq=False)
-class Dense(Message):
+class Dense(Proportional):
     """Every coordinate at full precision."""
 
     values: Tensor
     kind: ClassVar[int] = 1
+    multiplied: ClassVar[str] = "values"
 
     @property
     def shape(self) -> tuple[int, int]:
         """(rows, d)."""
         return self.values.shape[0], self.values.shape[1]
 
-    @property
-    def dtype(self) -> torch.dtype:
-        """The type of the values."""
-        return self.values.dtype
-
     def _dense(self) -> Tensor:
         return self.values
-
-    def times(self, factor: float) -> Self:
-        """Multiply the values."""
-        return type(self)(self.values * factor)
 
     def payload_size(self) -> int:
         """4 or 8 bytes per coordinate."""

@@ -1,14 +1,14 @@
 """Random dithering: each coordinate is rounded at random to a multiple of a fraction of its block's norm."""
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar, Self
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from gossamer.compression.base import Compressor, Message, check_magnitude, contraction
+from gossamer.compression.base import Compressor, Proportional, check_magnitude, contraction
 from gossamer.compression.coding.bits import pack, packed_size, unpack
 from gossamer.compression.coding.entropy import decode_signed, encode_signed
 from gossamer.compression.coding.wire import Reader, float_bytes, varint
@@ -17,14 +17,13 @@ from gossamer.errors import CodecError, InputError, check_integer, settle
 from gossamer.registry import compressors
 from gossamer.streams import Draw
 
-_NUMPY = {torch.int8: np.int8, torch.int16: np.int16, torch.int32: np.int32, torch.int64: np.int64}
 _MOST_FLOAT32 = 1 << 24
 _LARGEST = {dtype: torch.finfo(dtype).max for dtype in (torch.float32, torch.float64)}
 _CHUNK = 1 << 18  # coordinates dithered at once, so that they stay in the cache
 
 
 @dataclass(frozen=True, eq=False)
-class Levels(Message):
+class Levels(Proportional):
     """One scale per block and one integer in [-highest, highest] per coordinate; a value is their product."""
 
     scale: Tensor
@@ -34,23 +33,15 @@ class Levels(Message):
     highest: int
     layout: Layout
     kind: ClassVar[int] = 2
+    multiplied: ClassVar[str] = "scale"
 
     @property
     def shape(self) -> tuple[int, int]:
         """(rows, d)."""
         return self.levels.shape[0], self.levels.shape[1]
 
-    @property
-    def dtype(self) -> torch.dtype:
-        """The type of the scales and of the values."""
-        return self.scale.dtype
-
     def _dense(self) -> Tensor:
         return self.levels * self.layout.spread(self.scale)
-
-    def times(self, factor: float) -> Self:
-        """Multiply the scales."""
-        return replace(self, scale=self.scale * factor)
 
     @property
     def width(self) -> int:
@@ -93,15 +84,12 @@ class Levels(Message):
             levels = decode_signed(reader.rest(), d)
         else:
             raw = unpack(reader.rest(), d, (2 * highest).bit_length())
-            levels = (
-                raw.view(np.int8) - np.int8(highest)
-                if raw.dtype == np.uint8 and highest < 64
-                else raw - np.int64(highest)
-            )
+            is_small = raw.dtype == np.uint8 and highest < 64
+            levels = raw.view(np.int8) - np.int8(highest) if is_small else raw - np.int64(highest)
         if levels.max() > highest or levels.min() < -highest:
             raise CodecError(f"Invalid level {np.abs(levels).max()}; the highest is {highest}.")
-        small = levels.astype(_NUMPY[integer_dtype(highest)], copy=False)
-        return cls(torch.from_numpy(scale[None]), torch.from_numpy(small[None]), highest, layout)
+        small = torch.from_numpy(levels[None]).to(integer_dtype(highest))
+        return cls(torch.from_numpy(scale[None]), small, highest, layout)
 
     @property
     def bits_nominal(self) -> int:

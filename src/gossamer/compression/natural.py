@@ -1,13 +1,13 @@
 """Natural compression: each coordinate is rounded at random to a power of two."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar, Self
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from gossamer.compression.base import Compressor, Message
+from gossamer.compression.base import Compressor, Proportional
 from gossamer.compression.coding.bits import pack, packed_size, unpack
 from gossamer.compression.coding.entropy import decode_signed, encode_signed
 from gossamer.compression.coding.wire import Reader, float_bytes
@@ -22,7 +22,7 @@ _LARGEST = {torch.float32: 127, torch.float64: 1023}
 
 
 @dataclass(frozen=True, eq=False)
-class Powers(Message):
+class Powers(Proportional):
     """The largest exponent of each row; for each coordinate, a sign and the difference to that exponent."""
 
     top: Tensor
@@ -32,26 +32,18 @@ class Powers(Message):
     factor: Tensor
     """(1,): a factor of all values."""
     kind: ClassVar[int] = 5
+    multiplied: ClassVar[str] = "factor"
 
     @property
     def shape(self) -> tuple[int, int]:
         """(rows, d)."""
         return self.codes.shape[0], self.codes.shape[1]
 
-    @property
-    def dtype(self) -> torch.dtype:
-        """The type of the factor."""
-        return self.factor.dtype
-
     def _dense(self) -> Tensor:
         # 2^e is computed in float64, because ldexp in float32 ends at 2^-126.
         exponent = self.top[:, None] + 1 - self.codes.abs()
         power = torch.ldexp(self.codes.sign().double(), exponent) * self.factor.double()
         return power.to(self.dtype)
-
-    def times(self, factor: float) -> Self:
-        """Multiply the common factor."""
-        return replace(self, factor=self.factor * factor)
 
     def payload_size(self) -> int:
         """Bytes of the factor, the largest exponent, and 9 bits per coordinate."""

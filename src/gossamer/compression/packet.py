@@ -131,17 +131,10 @@ def encode(
     stop: int | None = None,
     exchange: int = 0,
 ) -> list[bytes]:
-    """One packet per row.
+    """One packet per row, of 1 to 15 messages of one shape and dtype; `clients` are the senders.
 
-    Args:
-        messages: 1 to 15 messages of one shape and dtype.
-        run: Identifies the run, below 2^32.
-        round: The round.
-        clients: The sender of each row's packet.
-        codec: `"fixed"`, `"entropy"`, or `"auto"` for the shorter of the two.
-        stop: The round at which all clients stop, if a stop was requested.
-        exchange: The number of the exchange within the round. The packet carries it modulo `EXCHANGES`, in bits that
-            are otherwise unused, so it never changes the length.
+    The codec `"auto"` takes the shorter of `"fixed"` and `"entropy"`. The fields are those of `Packet`; `exchange` is
+    taken modulo `EXCHANGES`, in bits that are otherwise unused, so it never changes the length.
     """
     if not 1 <= len(messages) <= _MOST_MESSAGES:
         raise InputError(f"A packet holds 1 to {_MOST_MESSAGES} messages, got {len(messages)}.")
@@ -181,12 +174,8 @@ def decode(
     A packet of a few bytes can claim any number of coordinates, because zeros compress to nothing. The claim is checked
     before memory is allocated for it, so pass `d` where it is known.
 
-    Args:
-        buffer: The bytes of one packet.
-        d: The expected number of coordinates.
-        dtype: The expected type.
-        max_bytes: The most bytes that the decoded values of all messages may take. The default is 16 MiB (4 million
-            float32 coordinates in one message), or no limit if `d` is given, which bounds the size already.
+    `max_bytes` is the most that the decoded values of all messages may take. The default is 16 MiB (4 million float32
+    coordinates in one message), or no limit if `d` is given, which bounds the size already.
 
     Raises:
         CodecError: If the bytes are not a valid packet, or not the expected one.

@@ -1,13 +1,13 @@
 """Sign compression: one bit per coordinate."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar, Self
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from gossamer.compression.base import Compressor, Message
+from gossamer.compression.base import Compressor, Proportional
 from gossamer.compression.coding.bits import packed_size, unpack
 from gossamer.compression.coding.entropy import decode_unsigned, encode_unsigned
 from gossamer.compression.coding.wire import Reader, float_bytes
@@ -18,7 +18,7 @@ from gossamer.streams import Draw
 
 
 @dataclass(frozen=True, eq=False)
-class Signs(Message):
+class Signs(Proportional):
     """One scale per block; each coordinate is plus or minus that scale."""
 
     scale: Tensor
@@ -27,24 +27,16 @@ class Signs(Message):
     """(rows, d), bool."""
     layout: Layout
     kind: ClassVar[int] = 4
+    multiplied: ClassVar[str] = "scale"
 
     @property
     def shape(self) -> tuple[int, int]:
         """(rows, d)."""
         return self.negative.shape[0], self.negative.shape[1]
 
-    @property
-    def dtype(self) -> torch.dtype:
-        """The type of the scales."""
-        return self.scale.dtype
-
     def _dense(self) -> Tensor:
         scale = self.layout.spread(self.scale)
         return torch.where(self.negative, -scale, scale)
-
-    def times(self, factor: float) -> Self:
-        """Multiply the scales."""
-        return replace(self, scale=self.scale * factor)
 
     def payload_size(self) -> int:
         """Bytes of the scales, and one bit per coordinate."""

@@ -1,13 +1,13 @@
 """Sparsification: a few coordinates at full precision; all others become zero."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar, Self
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from gossamer.compression.base import Compressor, Message, check_magnitude, contraction
+from gossamer.compression.base import Compressor, Proportional, check_magnitude, contraction
 from gossamer.compression.coding.bits import pack, packed_size, unpack
 from gossamer.compression.coding.entropy import decode_unsigned, encode_unsigned
 from gossamer.compression.coding.wire import Reader, float_bytes, varint, varint_size
@@ -20,7 +20,7 @@ _SEED_BYTES = 7
 
 
 @dataclass(frozen=True, eq=False)
-class Sparse(Message):
+class Sparse(Proportional):
     """k ascending indices per row, and their values."""
 
     indices: Tensor
@@ -29,23 +29,15 @@ class Sparse(Message):
     """(rows, k)."""
     d: int
     kind: ClassVar[int] = 3
+    multiplied: ClassVar[str] = "values"
 
     @property
     def shape(self) -> tuple[int, int]:
         """(rows, d)."""
         return self.indices.shape[0], self.d
 
-    @property
-    def dtype(self) -> torch.dtype:
-        """The type of the values."""
-        return self.values.dtype
-
     def _dense(self) -> Tensor:
         return self.values.new_zeros(self.shape).scatter_(1, self.indices, self.values)
-
-    def times(self, factor: float) -> Self:
-        """Multiply the values."""
-        return replace(self, values=self.values * factor)
 
     @property
     def k(self) -> int:
@@ -95,7 +87,7 @@ class Sparse(Message):
 
 
 @dataclass(frozen=True, eq=False)
-class Seeded(Message):
+class Seeded(Proportional):
     """k values for each block of a row, and the seed that determines their places."""
 
     seed: Tensor
@@ -105,24 +97,16 @@ class Seeded(Message):
     k: int
     layout: Layout
     kind: ClassVar[int] = 6
+    multiplied: ClassVar[str] = "values"
 
     @property
     def shape(self) -> tuple[int, int]:
         """(rows, d)."""
         return self.values.shape[0], self.layout.d
 
-    @property
-    def dtype(self) -> torch.dtype:
-        """The type of the values."""
-        return self.values.dtype
-
     def _dense(self) -> Tensor:
         places = seeded_places(self.seed, self.k, self.layout)
         return self.values.new_zeros(self.shape).scatter_(1, places, self.values)
-
-    def times(self, factor: float) -> Self:
-        """Multiply the values."""
-        return replace(self, values=self.values * factor)
 
     def _head(self) -> bytes:
         return varint(self.k) + self.layout.head()

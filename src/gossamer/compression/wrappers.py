@@ -44,14 +44,11 @@ class scaled(Compressor):
         if not self.operator.is_unbiased:
             raise InputError(f"`scaled` takes an unbiased compressor, such as qsgd(16), but {self.operator} is biased.")
 
-    def _factor(self, d: int) -> float:
+    def alpha(self, d: int) -> float:
+        """1 / (1 + omega)."""
         omega = self.operator.omega(d)
         assert omega is not None
         return 1 / (1 + omega)
-
-    def alpha(self, d: int) -> float:
-        """1 / (1 + omega)."""
-        return self._factor(d)
 
     @property
     def is_deterministic(self) -> bool:
@@ -60,7 +57,7 @@ class scaled(Compressor):
 
     def compress(self, x: Tensor, draw: Draw, layout: Layout) -> Message:
         """The message of the operator, divided by 1 + omega."""
-        return self.operator.compress(x, draw, layout).times(self._factor(layout.size))
+        return self.operator.compress(x, draw, layout).times(self.alpha(layout.size))
 
 
 @compressors.register("blockwise")

@@ -1,8 +1,9 @@
 """The contract of a problem: gradients of each client, and measurements of a model."""
 
+import copy
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -165,6 +166,35 @@ class Problem(ABC):
         return {"problem": type(self).__name__, "clients": self.clients, "d": self.d, "dtype": str(self.dtype)[6:]}
 
 
+class DataProblem(Problem):
+    """A problem whose clients hold rows of data; `test` holds test rows, if there are any."""
+
+    rows: Rows
+
+    def __init__(self, rows: Rows, test: Rows | None, d: int, about: Facts) -> None:
+        self.rows, self.test, self.d, self._about = rows, test, d, about
+        self.clients, self.rows_per_client = rows.clients, rows.least
+        self.row_counts = None if rows.are_equal else rows.per_client
+        self.dtype, self.device = rows.dtype, rows.features.device
+
+    def only(self, client: int) -> Self:
+        """One client's rows; the test rows stay whole."""
+        one = copy.copy(self)
+        for name in ("_minimum", "_fingerprint"):
+            one.__dict__.pop(name, None)
+        one.rows = self.rows.only(client)
+        one.clients, one.rows_per_client, one.row_counts = 1, one.rows.least, None
+        return one
+
+    def content(self) -> Sequence[Any]:
+        """The rows of every client, and the test rows."""
+        return [self.rows.content(), None if self.test is None else self.test.content()]
+
+    def describe(self) -> Facts:
+        """The data, its split and its scale."""
+        return super().describe() | self._about
+
+
 class _OneOf(Problem):
     """The default `only`: computes the gradients of all clients, and keeps one."""
 
@@ -201,6 +231,14 @@ def in_groups(models: Tensor) -> Iterator[Tensor]:
     """
     short = -len(models) % TOGETHER
     yield from torch.split(torch.cat([models, models.new_zeros(short, models.shape[1])]), TOGETHER)
+
+
+def mean_of_rows(rows: Tensor, batch: Tensor | None) -> Tensor:
+    """Mean of each client's rows `batch`: (S, clients, d), or of all: (clients, d); `rows` is (clients, rows, d)."""
+    if batch is None:
+        return rows.mean(dim=1)
+    client = torch.arange(len(rows), device=rows.device)[:, None]
+    return rows[client, batch.view(-1, len(rows), batch.shape[1])].mean(dim=2)
 
 
 def as_device(device: str | torch.device) -> torch.device:

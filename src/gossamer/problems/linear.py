@@ -1,6 +1,5 @@
 """Base class of linear models: outputs A x, a loss per row, and a regulariser."""
 
-import copy
 from abc import abstractmethod
 from collections.abc import Sequence
 from functools import cached_property
@@ -11,7 +10,7 @@ import torch
 from torch import Tensor
 
 from gossamer.errors import InputError
-from gossamer.problems.base import TOGETHER, Facts, Problem, in_groups
+from gossamer.problems.base import TOGETHER, DataProblem, Facts, in_groups
 from gossamer.problems.data.datasets import Dataset
 from gossamer.problems.data.rows import Rows
 from gossamer.problems.products import combination, outputs
@@ -19,7 +18,7 @@ from gossamer.problems.products import combination, outputs
 _ROWS = 1 << 13  # data rows evaluated at once, so that their outputs stay in the cache
 
 
-class LinearModel(Problem):
+class LinearModel(DataProblem):
     """f_i(x) = mean of loss(A x, y) over client i's rows + nonconvex * sum_j x_j^2 / (1 + x_j^2) + l2/2 ||x||^2.
 
     A model x is a matrix (outputs, features) laid out row by row; outputs z are (..., outputs, rows).
@@ -30,31 +29,16 @@ class LinearModel(Problem):
     loss_slope: float | None = None
     """The largest ||derivative of the loss by its outputs||^2, if it is bounded."""
 
-    rows: Rows
     models_at_once = TOGETHER
 
     def __init__(self, rows: Rows, outputs: int, test: Rows | None, nonconvex: float, l2: float, about: Facts) -> None:
-        self.rows, self.outputs, self.test = rows, outputs, test
+        self.outputs, self.features = outputs, rows.features.shape[1]
+        super().__init__(rows, test, outputs * self.features, about)
         self.nonconvex, self.l2 = nonconvex, l2
-        self.features = rows.features.shape[1]
-        self.clients, self.rows_per_client, self.d = rows.clients, rows.least, outputs * self.features
-        self.row_counts = None if rows.are_equal else rows.per_client
-        self.dtype, self.device = rows.features.dtype, rows.features.device
-        self._about = about
-
-    def only(self, client: int) -> "LinearModel":
-        """One client's rows; the test rows stay whole."""
-        one = copy.copy(self)
-        for name in ("_minimum", "_fingerprint"):
-            one.__dict__.pop(name, None)
-        one.rows = self.rows.only(client)
-        one.clients, one.rows_per_client, one.row_counts = 1, one.rows.least, None
-        return one
 
     def content(self) -> Sequence[Any]:
         """The rows of every client, the test rows and the regularisers."""
-        test = None if self.test is None else self.test.content()
-        return [self.rows.content(), test, self.outputs, self.nonconvex, self.l2]
+        return [*super().content(), self.outputs, self.nonconvex, self.l2]
 
     @abstractmethod
     def losses(self, z: Tensor, y: Tensor) -> Tensor:
@@ -126,7 +110,7 @@ class LinearModel(Problem):
         """Loss (without regulariser) and accuracy on the test rows."""
         if self.test is None:
             return {}
-        parts: dict[str, list[Tensor]] = {"loss": [], "accuracy": []}
+        parts = []
         for group in in_groups(models.to(self.dtype)):
             sums = torch.zeros(2, len(group), dtype=torch.float64, device=self.device)
             for begin in range(0, self.test.total, _ROWS):
@@ -136,17 +120,14 @@ class LinearModel(Problem):
                 classes = self.predicted(z)
                 if classes is not None:
                     sums[1] += (classes == y).sum(dim=1)
-            parts["loss"].append(sums[0] / self.test.total)
-            parts["accuracy"].append(sums[1] / self.test.total)
-        if self.predicted(torch.zeros(self.outputs, 1, device=self.device)) is None:
-            del parts["accuracy"]
-        return {name: torch.cat(part)[: len(models)] for name, part in parts.items()}
+            parts.append(sums / self.test.total)
+        loss, accuracy = torch.cat(parts, dim=1)[:, : len(models)]
+        are_classes = self.predicted(torch.zeros(self.outputs, 1, device=self.device)) is not None
+        return {"loss": loss, "accuracy": accuracy} if are_classes else {"loss": loss}
 
     def smoothness(self) -> float:
-        """The largest L of a client: the loss's curvature times the largest eigenvalue of A'A / rows, plus the
-        regulariser's curvature.
-
-        The nonconvex regulariser's curvature is largest at zero, where it is 2 nonconvex.
+        """The largest L of a client: of the loss, its curvature times the largest eigenvalue of A'A / rows; of the
+        regularisers, l2 and 2 nonconvex, the curvature at zero.
         """
         largest: float = max(
             float(torch.linalg.matrix_norm(self.rows.features[mine].double(), 2)) ** 2 / (mine.stop - mine.start)
@@ -186,16 +167,15 @@ class LinearModel(Problem):
             return self.nonconvex * (2 * x / (1 + x * x) ** 2)
         return self.l2 * x + self.nonconvex * (2 * x / (1 + x * x) ** 2)
 
-    def describe(self) -> Facts:
-        """The data, its split and its scale."""
-        return super().describe() | self._about
+
+def _flat(features: Any, intercept: bool) -> Any:
+    flat = np.asarray(features, np.float64).reshape(len(features), -1)
+    return np.hstack([flat, np.ones((len(flat), 1))]) if intercept else flat
 
 
 def matrix(dataset: Dataset, features: Any, scale: float, intercept: bool, dtype: torch.dtype) -> Any:
     """Features as a float64 matrix, divided by `scale`, with an optional column of ones; they must fit into `dtype`."""
-    flat = np.asarray(features, np.float64).reshape(len(features), -1)
-    flat = np.hstack([flat, np.ones((len(flat), 1))]) if intercept else flat
-    scaled = flat / scale
+    scaled = _flat(features, intercept) / scale
     largest = float(np.abs(scaled).max(initial=0))
     if not largest <= torch.finfo(dtype).max:
         raise InputError(f"The features of {dataset.name!r} divided by {scale:g} do not fit into {str(dtype)[6:]}.")
@@ -204,6 +184,5 @@ def matrix(dataset: Dataset, features: Any, scale: float, intercept: bool, dtype
 
 def published_scale(features: Any, intercept: bool) -> float:
     """||A||_2 / (2 sqrt(N)), the intercept column included."""
-    a = np.asarray(features, np.float64).reshape(len(features), -1)
-    a = np.hstack([a, np.ones((len(a), 1))]) if intercept else a
+    a = _flat(features, intercept)
     return float(np.sqrt(np.linalg.eigvalsh(a.T @ a)[-1]) / (2 * np.sqrt(len(a))))

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from gossamer.errors import InputError, check_integer, check_nonnegative, check_positive
-from gossamer.problems.base import Facts, Problem, as_device, as_dtype, check_finite
+from gossamer.problems.base import Facts, Problem, as_device, as_dtype, check_finite, mean_of_rows
 from gossamer.registry import objectives
 
 
@@ -57,13 +57,8 @@ class Quadratic(Problem):
 
     def gradient(self, x: Tensor, batch: Tensor | None = None) -> Tensor:
         """D_i (x_i - mean of the chosen centres)."""
-        shape = (-1, self.clients, self.d)
-        if batch is None:
-            centre = self.centres.mean(dim=1).expand(x.view(shape).shape)
-        else:
-            client = torch.arange(self.clients, device=self.device)[:, None]
-            centre = self.centres[client, batch.view(-1, self.clients, batch.shape[1])].mean(dim=2)
-        return (self.curvature * (x.view(shape) - centre)).view(x.shape)
+        away = x.view(-1, self.clients, self.d) - mean_of_rows(self.centres, batch)
+        return (self.curvature * away).view(x.shape)
 
     def evaluate(self, models: Tensor) -> dict[str, Tensor]:
         """In closed form, in float64."""
@@ -92,16 +87,9 @@ def quadratic(
 ) -> Quadratic:
     """Random diagonal quadratics, each client with its own curvature and its own centre.
 
-    Args:
-        clients: Number of clients.
-        d: Number of coordinates.
-        condition: Largest over smallest curvature, within each client; the largest is 1.
-        heterogeneity: Deviation of the clients' centres around their mean.
-        noise: Deviation of a client's rows around its centre, which makes minibatch gradients noisy.
-        rows: Rows of data per client.
-        seed: Seed of the generator.
-        dtype: float32 or float64.
-        device: Device of the tensors.
+    There are `d` coordinates, and `rows` of data per client. `condition` is the largest over the smallest curvature
+    within each client; the largest is 1. `heterogeneity` is the deviation of the clients' centres around their mean,
+    and `noise` that of a client's rows around its centre, which makes minibatch gradients noisy.
     """
     clients, d, rows = (check_integer(k, v, 1, 10**9) for k, v in {"clients": clients, "d": d, "rows": rows}.items())
     seed = check_integer("seed", seed, 0)
@@ -116,5 +104,5 @@ def quadratic(
     spread = generator.standard_normal((clients, rows, d))
     centres = centre[:, None] + noise * (spread - spread.mean(axis=1, keepdims=True))
     check_finite(centres, centres, as_dtype(dtype))
-    where = {"dtype": as_dtype(dtype), "device": as_device(device)}
-    return Quadratic(torch.tensor(curvature, **where), torch.tensor(centres, **where))  # type: ignore[arg-type]
+    kind, where = as_dtype(dtype), as_device(device)
+    return Quadratic(torch.tensor(curvature, dtype=kind, device=where), torch.tensor(centres, dtype=kind, device=where))

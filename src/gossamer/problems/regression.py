@@ -1,7 +1,8 @@
 """The linear objectives: logistic regression, softmax regression, least squares."""
 
 import os
-from typing import Any, Literal
+from collections.abc import Callable
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import torch
@@ -18,6 +19,8 @@ from gossamer.registry import objectives
 
 Data = str | os.PathLike[str] | Dataset | Any
 Scale = float | Literal["published"]
+Labels = Callable[[Any], Any]
+Model = TypeVar("Model", bound=LinearModel)
 
 
 class LogisticRegression(LinearModel):
@@ -166,11 +169,7 @@ def logistic_regression(
         )
     sign = np.where(dataset.labels == classes[1], 1.0, -1.0)
     common = _Common(dataset, clients, partition, equal, feature_scale, intercept, seed, dtype, device)
-    rows = common.rows(np.ones(len(sign)), sign)
-    test_rows = common.test(lambda labels: (labels == classes[1]).astype(np.int64))
-    return LogisticRegression(
-        rows, 1, test_rows, *_weights(nonconvex, l2), common.about | {"nonconvex": nonconvex, "l2": l2}
-    )
+    return common.model(LogisticRegression, 1, lambda y: (y == classes[1]).astype(np.int64), nonconvex, l2, sign)
 
 
 @objectives.register("softmax_regression")
@@ -192,30 +191,14 @@ def softmax_regression(
 ) -> SoftmaxRegression:
     """Classification into several classes, one weight vector each.
 
-    Args:
-        data: `"mnist"`, `"digits"` (embedded), or anything that `gossamer.problems.load` takes.
-        clients: Number of clients.
-        partition: As for `logistic_regression`.
-        equal: As for `logistic_regression`.
-        nonconvex: Weight of the regulariser sum_j x_j^2 / (1 + x_j^2).
-        l2: Weight of the regulariser ||x||^2 / 2.
-        feature_scale: Divisor of the features; by default the largest value a pixel can take, so that they lie
-            between 0 and 1.
-        intercept: Append a column of ones.
-        data_dir: Folder with data files.
-        test: Test rows, if `data` is not a named data set.
-        seed: Seed of a random partition.
-        dtype: float32 or float64.
-        device: Device of the tensors.
+    The arguments are those of `logistic_regression`. `data` is `"mnist"`, `"digits"` (embedded), or anything else with
+    classes. By default `feature_scale` is the largest value a pixel can take, so that features lie between 0 and 1.
     """
     dataset = load(data, data_dir, test)
     classes = dataset.classes("Softmax regression")
     scale = dataset.peak if feature_scale is None else feature_scale
     common = _Common(dataset, clients, partition, equal, scale, intercept, seed, dtype, device)
-    rows = common.rows(np.searchsorted(classes, dataset.labels))
-    test_rows = common.test(lambda labels: np.searchsorted(classes, labels))
-    about = common.about | {"nonconvex": nonconvex, "l2": l2}
-    return SoftmaxRegression(rows, len(classes), test_rows, *_weights(nonconvex, l2), about)
+    return common.model(SoftmaxRegression, len(classes), lambda y: np.searchsorted(classes, y), nonconvex, l2)
 
 
 @objectives.register("least_squares")
@@ -237,34 +220,14 @@ def least_squares(
 ) -> LeastSquares:
     """Linear regression: labels are numbers.
 
-    Args:
-        data: The path of a LIBSVM file, a pair (features, labels), or anything that `gossamer.problems.load`
-            takes.
-        clients: Number of clients.
-        partition: As for `logistic_regression`; `"sorted"` sorts by label value.
-        equal: As for `logistic_regression`.
-        nonconvex: Weight of the regulariser sum_j x_j^2 / (1 + x_j^2).
-        l2: Weight of the regulariser ||x||^2 / 2.
-        feature_scale: Divisor of the features, the intercept included.
-        intercept: Append a column of ones.
-        data_dir: Folder with data files.
-        test: Test rows, if `data` is not a named data set.
-        seed: Seed of a random partition.
-        dtype: float32 or float64.
-        device: Device of the tensors.
+    The arguments are those of `logistic_regression`. `data` is the path of a LIBSVM file, a pair (features, labels), or
+    anything else that `gossamer.problems.load` takes. The partition `"sorted"` sorts by label value.
     """
     dataset = load(data, data_dir, test)
     if dataset.labels.ndim != 1:
         raise InputError(f"Least squares needs one label per row, got labels of shape {dataset.labels.shape}.")
     common = _Common(dataset, clients, partition, equal, feature_scale, intercept, seed, dtype, device)
-    rows = common.rows(dataset.labels.astype(np.float64))
-    test_rows = common.test(lambda labels: labels.astype(np.float64))
-    about = common.about | {"nonconvex": nonconvex, "l2": l2}
-    return LeastSquares(rows, 1, test_rows, *_weights(nonconvex, l2), about)
-
-
-def _weights(nonconvex: float, l2: float) -> tuple[float, float]:
-    return check_nonnegative("nonconvex", nonconvex), check_nonnegative("l2", l2)
+    return common.model(LeastSquares, 1, lambda y: y.astype(np.float64), nonconvex, l2)
 
 
 class _Common:
@@ -291,29 +254,30 @@ class _Common:
         self.dataset, self.intercept = dataset, intercept
         self.dtype, self.device = as_dtype(dtype), as_device(device)
         self.shares = split(dataset.labels, clients, partition, seed, equal=equal)
-        self.about: Facts = {
-            "data": dataset.name,
-            "partition": partition if isinstance(partition, str) else str(partition),
-            "feature_scale": round(self.scale, 6),
-        }
+        self.about: Facts = {"data": dataset.name, "partition": str(partition), "feature_scale": round(self.scale, 6)}
 
-    def rows(self, labels: Any, sign: Any = None) -> Rows:
-        """The training rows, multiplied by `sign` if given."""
-        features = matrix(self.dataset, self.dataset.features, self.scale, self.intercept, self.dtype)
-        features = features if sign is None else features * sign[:, None]
-        made = Rows.share(features, labels, self.shares, self.dtype, self.device)
-        made.named = torch.from_numpy(np.asarray(self.dataset.labels, np.float64)[np.concatenate(self.shares)])
-        return made
+    def model(
+        self, kind: type[Model], outputs: int, as_labels: Labels, nonconvex: float, l2: float, sign: Any = None
+    ) -> Model:
+        """The objective; the training rows are multiplied by `sign`, which then replaces their labels, if given."""
+        data = self.dataset
+        features, labels = self._matrix(data.features), as_labels(data.labels)
+        if sign is not None:
+            features, labels = features * sign[:, None], np.ones(len(sign))
+        rows = Rows.share(features, labels, self.shares, self.dtype, self.device)
+        rows.named = torch.from_numpy(np.asarray(data.labels, np.float64)[np.concatenate(self.shares)])
+        test = None
+        if data.test_features is not None and data.test_labels is not None:
+            if data.test_features.shape[1:] != data.features.shape[1:]:
+                raise InputError(
+                    f"The test rows of {data.name} have the shape {data.test_features.shape[1:]}, those of training "
+                    f"{data.features.shape[1:]}."
+                )
+            everyone = [np.arange(len(data.test_labels))]
+            features, labels = self._matrix(data.test_features), as_labels(data.test_labels)
+            test = Rows.share(features, labels, everyone, self.dtype, self.device)
+        weights = check_nonnegative("nonconvex", nonconvex), check_nonnegative("l2", l2)
+        return kind(rows, outputs, test, *weights, self.about | {"nonconvex": nonconvex, "l2": l2})
 
-    def test(self, as_labels: Any) -> Rows | None:
-        """The test rows, if there are any."""
-        features, labels = self.dataset.test_features, self.dataset.test_labels
-        if features is None or labels is None:
-            return None
-        if features.shape[1:] != self.dataset.features.shape[1:]:
-            raise InputError(
-                f"The test rows of {self.dataset.name} have the shape {features.shape[1:]}, those of training "
-                f"{self.dataset.features.shape[1:]}."
-            )
-        wide = matrix(self.dataset, features, self.scale, self.intercept, self.dtype)
-        return Rows.share(wide, as_labels(labels), [np.arange(len(labels))], self.dtype, self.device)
+    def _matrix(self, features: Any) -> Any:
+        return matrix(self.dataset, features, self.scale, self.intercept, self.dtype)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from gossamer.errors import check_integer, check_nonnegative
-from gossamer.problems.base import Problem, as_device, as_dtype, check_finite
+from gossamer.problems.base import Problem, as_device, as_dtype, check_finite, mean_of_rows
 from gossamer.registry import objectives
 
 
@@ -23,7 +23,6 @@ class SinePL(Problem):
         self.slopes = slopes  # (clients, rows, d)
         self.clients, self.rows_per_client, self.d = slopes.shape
         self.dtype, self.device = slopes.dtype, slopes.device
-        self._client = torch.arange(self.clients, device=self.device)[:, None]
 
     def only(self, client: int) -> "SinePL":
         """One client's slopes."""
@@ -31,15 +30,11 @@ class SinePL(Problem):
 
     def gradient(self, x: Tensor, batch: Tensor | None = None) -> Tensor:
         """2 x + 3 sin(2 x) + the mean of the chosen slopes."""
-        shape = (-1, self.clients, self.d)
-        if batch is None:
-            slope = self.slopes.mean(dim=1).expand(x.view(shape).shape)
-        else:
-            slope = self.slopes[self._client, batch.view(-1, self.clients, batch.shape[1])].mean(dim=2)
         with np.errstate(invalid="ignore"):  # the session reports divergence
             # By NumPy: unlike torch, its rounding does not depend on the position of an element.
             sine = torch.sin(2 * x) if x.is_cuda else torch.from_numpy(np.sin((2 * x).numpy()))
-        return 2 * x + 3 * sine + slope.reshape(x.shape)
+        common = (2 * x + 3 * sine).view(-1, self.clients, self.d)
+        return (common + mean_of_rows(self.slopes, batch)).view(x.shape)
 
     def content(self) -> Sequence[Any]:
         """The slopes."""
@@ -86,15 +81,8 @@ def sine_pl(
 ) -> SinePL:
     """A nonconvex function with L = 8, mu = 1/32 and f* = 0, and adjustable heterogeneity.
 
-    Args:
-        clients: Number of clients.
-        d: Number of coordinates.
-        heterogeneity: Mean over clients of ||grad f_i - grad f||^2, at every point.
-        noise: Deviation of a row's slope from its client's slope, in each coordinate.
-        rows: Rows of data per client.
-        seed: Seed of the generator.
-        dtype: float32 or float64.
-        device: Device of the tensors.
+    The arguments are those of `quadratic`, but `heterogeneity` is the mean over clients of ||grad f_i - grad f||^2 at
+    every point, and `noise` the deviation of a row's slope from its client's slope, in each coordinate.
     """
     clients, d, rows = (check_integer(k, v, 1, 10**9) for k, v in {"clients": clients, "d": d, "rows": rows}.items())
     random = np.random.default_rng(check_integer("seed", seed, 0))
@@ -105,5 +93,4 @@ def sine_pl(
     spread = random.standard_normal((clients, rows, d))
     spread = (spread - spread.mean(axis=1, keepdims=True)) * check_nonnegative("noise", noise)
     check_finite(slopes, spread, as_dtype(dtype))
-    where = {"dtype": as_dtype(dtype), "device": as_device(device)}
-    return SinePL(torch.tensor(slopes[:, None] + spread, **where))  # type: ignore[arg-type]
+    return SinePL(torch.tensor(slopes[:, None] + spread, dtype=as_dtype(dtype), device=as_device(device)))

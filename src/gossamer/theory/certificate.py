@@ -82,7 +82,8 @@ class Certificate:
         >>> certificate.refuses(1.02 * certificate.lr)
         True
         """
-        return is_refuted(self._setting, check_positive("lr", lr))
+        setting = Setting.of(self.alpha, self.rho, self.C, self.L, self.mu)
+        return is_refuted(setting, check_positive("lr", lr))
 
     def weights_for(self, n: int) -> tuple[float, float, float, float]:
         """s_1 to s_4 for n clients, for `lyapunov`."""
@@ -95,10 +96,6 @@ class Certificate:
         """The weights as the theorems' c_1 to c_4 (eq. lynapunov_def)."""
         s1, s2, s3, s4 = self.weights
         return s1 / self.L, s2 * self.L / self.rho**2, s3 / self.L, s4 * self.L / self.rho**2
-
-    @property
-    def _setting(self) -> Setting:
-        return Setting.of(self.alpha, self.rho, self.C, self.L, self.mu)
 
 
 def certify(

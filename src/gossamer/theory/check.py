@@ -8,7 +8,10 @@ enough to cover all rounds at once, lies beyond the bound.
 
 import math
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
 
 from gossamer.errors import InputError, check_bool, check_integer, check_nonnegative, check_positive, check_unit
 from gossamer.theory.certificate import Certificate, strongest
@@ -16,11 +19,7 @@ from gossamer.theory.inputs import check_c, check_mu
 from gossamer.theory.system import linear_system
 from gossamer.theory.verdict import Verdict
 
-if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
-
-    Array = npt.NDArray[np.float64]
+Array = npt.NDArray[np.float64]
 
 CONFIDENCE = 0.95
 # Rounding errors in float64: of a bound; of numbers whose small difference is taken; of a square that is 0.
@@ -32,13 +31,13 @@ _MOST = 1e100  # a run with larger numbers in it has diverged
 class Measured:
     """Runs that differ in their seed alone, each with what was measured after the same rounds."""
 
-    rounds: "Array"
+    rounds: Array
     """(T,), increasing."""
-    omegas: "Array"
+    omegas: Array
     """(seeds, T, 5): Omega_1 to Omega_5."""
-    loss: "Array"
+    loss: Array
     """(seeds, T): f at the average model."""
-    grad_norm: "Array"
+    grad_norm: Array
     """(seeds, T): ||grad f|| there."""
 
 
@@ -52,10 +51,10 @@ class Finding:
     verdict: Verdict
     why: str = ""
     """Why it is inconclusive, or where it fails."""
-    rounds: "Array | None" = None
-    left: "Array | None" = None
+    rounds: Array | None = None
+    left: Array | None = None
     """(T,): means over the seeds."""
-    right: "Array | None" = None
+    right: Array | None = None
     above: int = 0
     """Rounds at which the mean itself is above its bound, be it within its confidence interval."""
     tightest: float | None = None
@@ -74,20 +73,15 @@ class Checked(NamedTuple):
     findings: list[Finding]
     certificate: Certificate | None
     """The one with the weights of Phi; None where the steps are not certified."""
-    phi: "Array | None"
+    phi: Array | None
     """(T,): Phi, mean over the seeds."""
 
     @property
     def verdict(self) -> Verdict:
         """Of all findings together."""
+        worst_first: tuple[Verdict, ...] = ("does not hold", "inconclusive")
         verdicts = {finding.verdict for finding in self.findings}
-        return (
-            "does not hold"
-            if "does not hold" in verdicts
-            else "inconclusive"
-            if "inconclusive" in verdicts
-            else "holds"
-        )
+        return next((verdict for verdict in worst_first if verdict in verdicts), "holds")
 
 
 def check_run(
@@ -109,25 +103,13 @@ def check_run(
 ) -> Checked:
     """Check measured runs of BEER against the lemma's four recursions, the descent of f, and the theorems.
 
-    Args:
-        measured: What was measured, in every round from the first on; where rounds are missing, what is there can break
-            an inequality, and cannot prove it.
-        alpha: Of the compressor.
-        rho: Of the mixing matrix.
-        C: Of the mixing matrix.
-        L: Smoothness of every client's objective.
-        n: Clients.
-        gamma: The mixing step of the run.
-        lr: Its step size.
-        mu: Of the PL condition, if the objective is known to satisfy it.
-        minimum: f*, or the lowest value known; where a run went lower, that is taken.
-        sigma: sigma^2 bounds the variance of a gradient from one row; 0 for full gradients, None if nothing is known.
-        batch: Rows per minibatch.
-        is_random: Whether messages or gradients are random, so that the proof is about expectations.
-        is_float64: Whether the models were; in float32 rounding alone can break what holds.
+    The constants are those of `certify`, for n clients and with the steps of the run. Where rounds are missing from
+    `measured`, what is there can break an inequality, and cannot prove it. `minimum` is f*, or the lowest value known;
+    where a run went lower, that is taken. sigma^2 bounds the variance of a gradient from one row (0 for full gradients,
+    None if nothing is known), and `batch` is the rows per minibatch. `is_random` says whether messages or gradients are
+    random, so that the proof is about expectations. `is_float64` says whether the models were in float64; in float32
+    rounding alone can break what holds.
     """
-    import numpy as np
-
     alpha, rho, C, L = check_unit("alpha", alpha), check_unit("rho", rho), check_c(C), check_positive("L", L)
     n, batch, mu = check_integer("n", n, 1), check_integer("batch", batch, 1), check_mu(mu, L)
     gamma, lr = check_unit("gamma", gamma), check_positive("lr", lr)
@@ -160,9 +142,7 @@ def check_run(
     phi = loss - min([float(loss.min()), *([] if minimum is None else [minimum])]) + four @ weights
     noise += float(weights @ b2) * variance
     size, passed = float(phi.max()), rounds[1:] - rounds[0]
-    findings.append(
-        look.each_round(*_PHI, lr / 2 * squares[:, :-1], phi[:, :-1] - phi[:, 1:] + noise, size),
-    )
+    findings.append(look.each_round(*_PHI, lr / 2 * squares[:, :-1], phi[:, :-1] - phi[:, 1:] + noise, size))
     means = np.cumsum(squares, axis=1)[:, :-1] / np.arange(1, len(rounds))
     promised = 2 * (phi[:, :1] - phi[:, 1:]) / (lr * np.maximum(passed, 1)) + 2 * noise / lr
     findings.append(look.from_the_first(*_NONCONVEX, means, promised, 2 * size / lr))
@@ -186,8 +166,6 @@ _LINEAR = ("Theorem 4.3, 4.4", "Phi_t <= (1 - mu lr)^t Phi_0 + noise")
 
 
 def _check_measured(measured: Measured) -> None:
-    import numpy as np
-
     rounds, omegas, loss, norms = measured.rounds, measured.omegas, measured.loss, measured.grad_norm
     if omegas.shape != (*loss.shape, 5) or loss.shape[1:] != rounds.shape or norms.shape != loss.shape:
         raise InputError("A check takes (seeds, rounds, 5) Omegas, and losses and gradient norms of (seeds, rounds).")
@@ -201,19 +179,17 @@ def _check_measured(measured: Measured) -> None:
 class _Look:
     """Checks inequalities at the measured rounds."""
 
-    def __init__(self, rounds: "Array", is_random: bool, is_float64: bool, is_known: bool) -> None:
-        import numpy as np
-
+    def __init__(self, rounds: Array, is_random: bool, is_float64: bool, is_known: bool) -> None:
         self.rounds, self.is_random, self.is_float64, self.is_known = rounds, is_random, is_float64, is_known
         self.follows = np.diff(rounds) == 1
         self.is_whole = bool(rounds[0] == 0 and self.follows.all())
 
-    def each_round(self, name: str, says: str, left: "Array", right: "Array", size: float = 0.0) -> Finding:
+    def each_round(self, name: str, says: str, left: Array, right: Array, size: float = 0.0) -> Finding:
         """(seeds, T - 1) each: from one round to the next, where both were measured."""
         at = self.follows
         return self._if_whole(self.each(name, says, self.rounds[1:][at], left[:, at], right[:, at], size))
 
-    def from_the_first(self, name: str, says: str, left: "Array", right: "Array", size: float) -> Finding:
+    def from_the_first(self, name: str, says: str, left: Array, right: Array, size: float) -> Finding:
         """(seeds, T - 1) each: over the first 1, 2, ... rounds, as far as none is missing."""
         whole = len(self.follows) if self.follows.all() else int(self.follows.argmin())
         whole = whole if self.rounds[0] == 0 else 0
@@ -226,10 +202,8 @@ class _Look:
             return finding
         return replace(finding, verdict="inconclusive", why=_NOT_WHOLE)
 
-    def each(self, name: str, says: str, rounds: "Array", left: "Array", right: "Array", size: float = 0.0) -> Finding:
+    def each(self, name: str, says: str, rounds: Array, left: Array, right: Array, size: float = 0.0) -> Finding:
         """(seeds, T) each; `size` is that of the numbers of which both sides are small differences."""
-        import numpy as np
-
         if not self.is_known or not len(rounds):
             return Finding(name, says, "inconclusive", _NOT_WHOLE if self.is_known else _NO_SIGMA)
         blur = _DIFFERENCE * size + _TINY
@@ -245,7 +219,7 @@ class _Look:
         tightest = float((left[is_clear] / right[is_clear]).max()) if is_clear.any() else None
         return Finding(name, says, verdict, why, rounds, left, right, int(above.sum()), tightest)
 
-    def _verdict(self, beyond: "npt.NDArray[np.bool_]", rounds: "Array", seeds: int) -> tuple[Verdict, str]:
+    def _verdict(self, beyond: npt.NDArray[np.bool_], rounds: Array, seeds: int) -> tuple[Verdict, str]:
         broken = ""
         if beyond.any():
             first = int(rounds[beyond.argmax()])
@@ -262,9 +236,8 @@ _NOT_WHOLE = "Rounds are missing: record every one, with eval_every = 1."
 _ONE_SEED = "an expectation one run says little: take several seeds."
 
 
-def _half_width(values: "Array") -> "Array":
+def _half_width(values: Array) -> Array:
     """Of an interval for the mean over seeds that covers all rounds at once (Student's t, Bonferroni)."""
-    import numpy as np
     from scipy.stats import t
 
     seeds, rounds = values.shape

@@ -3,15 +3,13 @@
 import math
 import sys
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
 
 from gossamer.errors import check_positive, check_unit
 from gossamer.theory.inputs import check_c
 from gossamer.theory.search import Setting, bisected
-
-if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
 
 _TINY = 1e-12
 
@@ -31,10 +29,7 @@ def absolute_constants(C: float) -> AbsoluteConstants:
     """The constants of Theorem 4.1 with the largest product c_gamma c_eta, which gives the largest lr.
 
     They satisfy the last matrix inequality of the proof, with two corrections: entry (4, 2) is
-    24 c_gamma (C + 3 c_eta^2), and 35 is 36.
-
-    Args:
-        C: ||W - I||^2, between 0 and 4; `MixingMatrix.C`.
+    24 c_gamma (C + 3 c_eta^2), and 35 is 36. `C` is ||W - I||^2, `MixingMatrix.C`.
 
     >>> from gossamer.theory import absolute_constants
     >>> constants = absolute_constants(4.0)
@@ -56,24 +51,14 @@ def absolute_constants(C: float) -> AbsoluteConstants:
 
 
 def theorem_gamma(alpha: float, rho: float, C: float) -> float:
-    """The mixing step of Theorem 4.1, gamma = c_gamma alpha rho. It is far smaller than what works in practice.
-
-    Args:
-        alpha: The contraction constant of the compressor, `compressor.alpha(d)`.
-        rho: The spectral gap, `mixing.rho`.
-        C: ||W - I||^2, `mixing.C`.
-    """
+    """The mixing step of Theorem 4.1, gamma = c_gamma alpha rho. It is far smaller than what works in practice."""
     return theorem_steps(alpha, rho, C, 1.0)[0]
 
 
 def theorem_steps(alpha: float, rho: float, C: float, L: float) -> tuple[float, float]:
     """gamma and lr of Theorem 4.1, from its absolute constants. `certify` finds larger ones with the same proof.
 
-    Args:
-        alpha: The contraction constant of the compressor, `compressor.alpha(d)`.
-        rho: The spectral gap, `mixing.rho`.
-        C: ||W - I||^2, `mixing.C`.
-        L: Smoothness of every client's objective.
+    The arguments are those of `certify`.
 
     >>> from gossamer.theory import theorem_steps
     >>> print(*(f"{step:.3g}" for step in theorem_steps(alpha=1.0, rho=0.174, C=3.3, L=1.0)))
@@ -89,14 +74,12 @@ def theorem_steps(alpha: float, rho: float, C: float, L: float) -> tuple[float, 
     return gamma, lr
 
 
-def _weights(c_gamma: float, c_eta: float, C: float) -> "npt.NDArray[np.float64] | None":
+def _weights(c_gamma: float, c_eta: float, C: float) -> npt.NDArray[np.float64] | None:
     """The smallest c_1 to c_4 that satisfy rows 1 to 4 of the inequality; None if no nonnegative ones exist.
 
     The matrix is negative off its diagonal. If a nonnegative solution exists, the inverse is nonnegative too, and the
     solution of the equations is below every solution of the inequalities.
     """
-    import numpy as np
-
     g, e = c_gamma, c_eta
     # The entries follow from (eq. ls) and (eq. par_bound) with rho = 1, divided by the diagonal of their row. The paper
     # has 35 instead of 36 in row 3, and 24 c_gamma (1 + 3 c_eta^2) in row 4. Its second to last matrix also lacks C in

@@ -10,6 +10,7 @@ so the mean of ||grad f||^2 over T rounds is at most 2 Phi_0 / (eta T) + 2 N / e
 """
 
 import math
+import sys
 from fractions import Fraction
 
 from gossamer.errors import InputError, check_integer, check_nonnegative, check_positive
@@ -42,13 +43,8 @@ def rounds_to(
 
     With a certificate for PL, the rounds T after which Phi_T <= epsilon, so that f(x-bar^T) - f* <= epsilon.
 
-    Args:
-        epsilon: The target.
-        certificate: From `certify`.
-        phi: Phi_0, from `lyapunov` with `certificate.weights_for(n)`.
-        sigma: As for `neighbourhood`; 0 for full gradients.
-        batch: The batch size b.
-        n: Clients.
+    `phi` is Phi_0, from `lyapunov` with `certificate.weights_for(n)`. The other arguments are those of `neighbourhood`;
+    `sigma` is 0 for full gradients.
 
     Raises:
         InputError: If the noise alone exceeds the target.
@@ -63,8 +59,9 @@ def rounds_to(
     room = (Fraction(target) ** 2 if certificate.mu is None else Fraction(target)) - floor
     if room <= 0:
         what = "the mean of ||grad f||^2" if certificate.mu is None else "Phi"
+        shown = f"{float(floor):.3g}" if floor <= sys.float_info.max else "a number too large for a float"
         raise InputError(
-            f"`epsilon` = {epsilon!r} cannot be guaranteed: noise may keep {what} at {_shown(floor)}; "
+            f"`epsilon` = {epsilon!r} cannot be guaranteed: noise may keep {what} at {shown}; "
             f"use batches larger than {batch} or full gradients."
         )
     if certificate.mu is None:
@@ -72,32 +69,19 @@ def rounds_to(
     if start <= room:
         return 0
     try:
-        times = math.log1p(float(start / room - 1)) if start < 2 * room else _log(start / room)
-        return math.ceil(times / -math.log1p(-certificate.mu * certificate.lr))
+        ratio = start / room
+        log = math.log1p(float(ratio - 1)) if ratio < 2 else math.log(ratio.numerator) - math.log(ratio.denominator)
+        return math.ceil(log / -math.log1p(-certificate.mu * certificate.lr))
     except (OverflowError, ZeroDivisionError):
         raise InputError(f"`mu` = {certificate.mu!r} is too small to compute the rounds; omit it.") from None
 
 
 def bits_to(
-    epsilon: float,
-    certificate: Certificate,
-    phi: float,
-    bits: float,
-    *,
-    sigma: float = 0.0,
-    batch: int = 1,
-    n: int = 1,
+    epsilon: float, certificate: Certificate, phi: float, bits: float, *, sigma: float = 0.0, batch: int = 1, n: int = 1
 ) -> int:
     """The bits that a client sends on one link in `rounds_to` rounds.
 
-    Args:
-        epsilon: The target, as for `rounds_to`.
-        certificate: From `certify`.
-        phi: Phi_0.
-        bits: Bits per round on one link, for both messages together.
-        sigma: 0 for full gradients.
-        batch: The batch size b.
-        n: Clients.
+    `bits` are those of one round on one link, for both messages together. The other arguments are those of `rounds_to`.
     """
     per_round = Fraction(check_positive("bits", bits))
     return math.ceil(per_round * rounds_to(epsilon, certificate, phi, sigma=sigma, batch=batch, n=n))
@@ -113,14 +97,3 @@ def _floor(sigma: float, batch: int, certificate: Certificate, n: int) -> Fracti
     _, _, b2, _ = recursion(alpha, rho, C, L, 1, gamma, lr)  # for n = 1: s scales as 1 / n, and b2 as n
     noise = (lr / (2 * n) + sum(Fraction(s) * b for s, b in zip(of.weights, b2, strict=True))) * variance
     return 2 * noise / lr if of.mu is None else noise / (Fraction(of.mu) * lr)
-
-
-def _log(number: Fraction) -> float:
-    return math.log(number.numerator) - math.log(number.denominator)
-
-
-def _shown(number: Fraction) -> str:
-    try:
-        return f"{float(number):.3g}"
-    except OverflowError:
-        return "a number too large for a float"

@@ -1,5 +1,7 @@
 """The differential privacy of PORTER-DP."""
 
+import numpy as np
+
 from gossamer.errors import InputError, check_integer, check_positive
 
 
@@ -31,7 +33,6 @@ def local_privacy(
     >>> round(local_privacy(noise=1.0, clip=1.0, batch_size=10, rows=1000, rounds=100), 2)
     1.93
     """
-    import numpy as np
     from scipy.special import logsumexp
     from scipy.stats import binom
 

@@ -23,15 +23,10 @@ def practical_steps(
     1/(gamma share) rounds to remove the trackers' disagreement; lr keeps it small against the average gradient. The
     last bound on gamma keeps I + gamma (W - I) positive.
 
-    Args:
-        alpha: The contraction constant of the compressor (worst case).
-        usual_alpha: The contraction of the compressor on Gaussian vectors.
-        share: The fraction of the clients' disagreement that one mixing removes; rho in the worst case.
-        L: Smoothness of the clients' objectives.
-        gamma: A fixed mixing step, if given.
-        lambda_min: The smallest eigenvalue of the mixing matrix.
-        averages: Whether the method relies on an unbiased compressor.
-        step_pace: The `step_pace` of the method.
+    `alpha` is the contraction constant of the compressor in the worst case, `usual_alpha` that on Gaussian vectors.
+    `share` is the fraction of the clients' disagreement that one mixing removes; rho in the worst case. `lambda_min` is
+    the smallest eigenvalue of the mixing matrix. `averages` says whether the method relies on an unbiased compressor.
+    `gamma` is a fixed mixing step, if given.
     """
     alpha, usual_alpha = check_unit("alpha", alpha), check_unit("usual_alpha", usual_alpha)
     if gamma is None:

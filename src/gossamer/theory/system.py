@@ -17,14 +17,13 @@ is at most 2 eta L n sigma^2 / b, which f_i = L ||x||^2 / 2 attains. So b2 is (1
 
 from collections.abc import Sequence
 from fractions import Fraction
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+import numpy.typing as npt
 
 from gossamer.errors import InputError, check_integer, check_nonnegative, check_positive, check_unit
 from gossamer.theory.inputs import check_c
-
-if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
 
 Number = TypeVar("Number", float, Fraction)
 
@@ -32,47 +31,31 @@ Number = TypeVar("Number", float, Fraction)
 class LinearSystem(NamedTuple):
     """A, b1, b2 of (eq. ls) and q of Step 2 of the proof."""
 
-    A: "npt.NDArray[np.float64]"
+    A: npt.NDArray[np.float64]
     """The effect of Omega_1 to Omega_4 on the next ones; row i bounds Omega_i."""
-    b1: "npt.NDArray[np.float64]"
+    b1: npt.NDArray[np.float64]
     """The effect of Omega_5 = ||v-bar||^2 on them."""
-    b2: "npt.NDArray[np.float64]"
+    b2: npt.NDArray[np.float64]
     """The effect of the gradients' variance sigma^2 / b on them."""
-    q: "npt.NDArray[np.float64]"
+    q: npt.NDArray[np.float64]
     """The effect of Omega_1 to Omega_4 on f."""
 
 
 def linear_system(alpha: float, rho: float, C: float, L: float, n: int, gamma: float, lr: float) -> LinearSystem:
     """The matrix and the vectors with which the proof bounds one round of BEER.
 
-    Args:
-        alpha: The contraction constant of the compressor, `compressor.alpha(d)`.
-        rho: The spectral gap, `mixing.rho`.
-        C: ||W - I||^2, `mixing.C`.
-        L: Smoothness of every client's objective.
-        n: Clients.
-        gamma: Mixing step, in (0, 1].
-        lr: eta.
+    The arguments are those of `certify`; `n` is the number of clients.
 
     >>> from gossamer.theory import linear_system
     >>> A, b1, b2, q = linear_system(alpha=0.5, rho=0.2, C=2.0, L=1.0, n=10, gamma=0.01, lr=1e-5)
     >>> A.shape, [round(float(share), 4) for share in A.diagonal()]
     ((4, 4), [0.7524, 0.7524, 0.999, 0.999])
     """
-    import numpy as np
-
-    checked = (
-        check_unit("alpha", alpha),
-        check_unit("rho", rho),
-        check_c(C),
-        check_positive("L", L),
-        check_integer("n", n, 1),
-        check_unit("gamma", gamma),
-        check_positive("lr", lr),
-    )
+    constants = check_unit("alpha", alpha), check_unit("rho", rho), check_c(C), check_positive("L", L)
+    rest = check_integer("n", n, 1), check_unit("gamma", gamma), check_positive("lr", lr)
     with np.errstate(over="ignore"):
         try:
-            system = LinearSystem(*(np.array(part, dtype=np.float64) for part in recursion(*checked)))
+            system = LinearSystem(*(np.array(part, dtype=np.float64) for part in recursion(*constants, *rest)))
         except (OverflowError, ZeroDivisionError):
             system = None
     if system is None or not all(np.isfinite(part).all() for part in system):
@@ -91,21 +74,13 @@ def recursion(
     mixed, moved = 3 * gamma**2 * C, 3 * lr**2
     young, young_mixing = 2 / alpha, 3 / (gamma * rho)  # from (eq. noodle), (eq. rice); from the chain for Omega_3
     noise = 2 * n * (1 + lr * L)  # the paper: 2 n
+    # What the mixing of X adds to Omega_2 and to Omega_4, and what a compression error adds to its consensus error.
+    on_g, on_v, on_mean = young * 3 * L**2 * mixed, young_mixing * 2 * L**2 * mixed, young_mixing * 2 * gamma**2 * C
     A = (
         (1 - alpha / 2 + young * mixed, zero, young * mixed, young * moved),
-        (
-            young * 3 * L**2 * mixed,
-            1 - alpha / 2 + young * mixed,
-            young * 3 * L**2 * mixed,
-            young * (mixed + 3 * L**2 * moved),
-        ),
-        (young_mixing * 2 * gamma**2 * C, zero, 1 - gamma * rho / 2, young_mixing * 2 * lr**2),
-        (
-            young_mixing * 2 * L**2 * mixed,
-            young_mixing * 2 * gamma**2 * C,
-            young_mixing * 2 * L**2 * mixed,
-            1 - gamma * rho / 2 + young_mixing * 2 * L**2 * moved,
-        ),
+        (on_g, 1 - alpha / 2 + young * mixed, on_g, young * (mixed + 3 * L**2 * moved)),
+        (on_mean, zero, 1 - gamma * rho / 2, young_mixing * 2 * lr**2),
+        (on_v, on_mean, on_v, 1 - gamma * rho / 2 + young_mixing * 2 * L**2 * moved),
     )
     b1 = (young * moved * n, young * 3 * L**2 * moved * n, zero, young_mixing * 2 * L**2 * moved * n)
     b2 = (zero, young * 3 * noise, zero, young_mixing * 2 * noise)
@@ -116,10 +91,8 @@ def recursion(
 def lyapunov(f_gap: float, omegas: Sequence[float], weights: Sequence[float]) -> float:
     """Phi = f(x-bar) - f* + s_1 Omega_1 + s_2 Omega_2 + s_3 Omega_3 + s_4 Omega_4 (eq. lynapunov_def).
 
-    Args:
-        f_gap: f(x-bar) - f* or an upper bound; 0 or more.
-        omegas: Omega_1 to Omega_4, squared Frobenius norms summed over the clients.
-        weights: s_1 to s_4, from `Certificate.weights_for` or `lyapunov_weights`.
+    `f_gap` is f(x-bar) - f* or an upper bound, `omegas` are squared Frobenius norms summed over the clients, and the
+    weights come from `Certificate.weights_for` or `lyapunov_weights`.
 
     >>> from gossamer.theory import lyapunov
     >>> lyapunov(2.0, (4.0, 0.0, 1.0, 0.0), (0.25, 1.0, 0.5, 1.0))
@@ -133,13 +106,8 @@ def lyapunov(f_gap: float, omegas: Sequence[float], weights: Sequence[float]) ->
 def lyapunov_weights(c: Sequence[float], rho: float, L: float, n: int) -> tuple[float, float, float, float]:
     """s = [c_1 L/n, c_2 rho^2/(n L), c_3 L/n, c_4 rho^2/(n L)] for the theorems' constants.
 
-    This is the form of the proof (eq. lynapunov_def), which closes. (eq. lf) of the text has c_4 rho^4/(n L) last.
-
-    Args:
-        c: c_1 to c_4, `AbsoluteConstants.c`.
-        rho: The spectral gap.
-        L: Smoothness.
-        n: Clients.
+    This is the form of the proof (eq. lynapunov_def), which closes. (eq. lf) of the text has c_4 rho^4/(n L) last. `c`
+    is `AbsoluteConstants.c`; the other arguments are those of `linear_system`.
     """
     c1, c2, c3, c4 = four_numbers("c", c)
     rho, L, n = check_unit("rho", rho), check_positive("L", L), check_integer("n", n, 1)

@@ -1,8 +1,10 @@
 """The orders in tables 1 and 3 of the BEER paper, as text and as numbers. Without constants they predict nothing."""
 
 import math
+import tomllib
 from dataclasses import dataclass
 from fractions import Fraction
+from importlib.resources import files
 
 from gossamer.errors import InputError, check_nonnegative, check_positive, unknown
 
@@ -37,11 +39,7 @@ class Order:
         return tuple(name for name in _SYMBOLS if any(name in dict(term) for term in self.terms))
 
     def at(self, **values: float) -> float:
-        """The sum with all constants set to 1: an order, not a prediction.
-
-        Args:
-            **values: A value for each of `symbols`; other known symbols are ignored.
-        """
+        """The sum with all constants set to 1, from a value for each of `symbols`: an order, not a prediction."""
         for name in values:
             if name not in _SYMBOLS:
                 raise unknown("symbol", name, _SYMBOLS)
@@ -50,12 +48,8 @@ class Order:
                 raise InputError(
                     f"{self} needs a value for {name!r} ({_SYMBOLS[name]}), got {', '.join(values) or 'none'}."
                 )
-        checked = {
-            name: check_nonnegative(name, values[name])
-            if name in ("sigma", "G")
-            else check_positive(name, values[name])
-            for name in self.symbols
-        }
+        checks = dict.fromkeys(_SYMBOLS, check_positive) | {"sigma": check_nonnegative, "G": check_nonnegative}
+        checked = {name: checks[name](name, values[name]) for name in self.symbols}
         try:
             total = sum(math.prod(checked[name] ** float(power) for name, power in term) for term in self.terms)
         except (OverflowError, ZeroDivisionError):
@@ -98,62 +92,25 @@ def orders(method: str) -> Orders:
     raise unknown("method", method, [row.method for row in _ROWS])
 
 
-def _order(*terms: dict[str, float]) -> Order:
-    exact = [{name: Fraction(power).limit_denominator(10) for name, power in term.items()} for term in terms]
-    return Order(tuple(tuple(term.items()) for term in exact))
+def _order(text: str) -> Order:
+    """The order written as in tables.toml: a sum of products of powers, such as `n^-1/2 T^-1/2 + n G^2 T^-1`."""
+    terms = ([factor.partition("^") for factor in term.split()] for term in text.split(" + "))
+    return Order(tuple(tuple((name, Fraction(power or 1)) for name, _, power in term) for term in terms))
 
 
 def _product(term: tuple[tuple[str, Fraction], ...]) -> str:
     """A term as text, with all negative powers after one slash."""
-    power = dict(term)
-
-    def powers(sign: int) -> list[str]:
-        chosen = {name: abs(power[name]) for name in _SYMBOLS if sign * power.get(name, 0) > 0}
-        return [
-            name if exponent == 1 else f"{name}^{exponent if exponent.denominator == 1 else f'({exponent})'}"
-            for name, exponent in chosen.items()
-        ]
-
-    above, below = powers(1), powers(-1)
-    text = " ".join(above) or "1"
-    if not below:
-        return text
-    return f"{text} / {below[0] if len(below) == 1 else '(' + ' '.join(below) + ')'}"
+    above, below = [], []
+    for name, power in sorted(term, key=lambda factor: list(_SYMBOLS).index(factor[0])):
+        size = f"^{abs(power)}" if power.denominator == 1 else f"^({abs(power)})"
+        (above if power > 0 else below).append(name + ("" if abs(power) == 1 else size))
+    divisor = "" if not below else f" / {below[0]}" if len(below) == 1 else f" / ({' '.join(below)})"
+    return (" ".join(above) or "1") + divisor
 
 
-_BATCHES: dict[str, float] = {"sigma": 2, "b": -1, "n": -1, "epsilon": -4}
-_ROWS_OF: dict[str, float] = {"sigma": 2, "n": -1, "epsilon": -4}
-_ROWS = (
-    Orders(
-        "squarm_sgd",
-        _order({"n": -1 / 2, "T": -1 / 2}, {"n": 1, "G": 2, "T": -1}),
-        _order({"n": 1, "G": 2, "epsilon": -2}, _BATCHES),
-        _order(_ROWS_OF, {"n": 1, "G": 2, "epsilon": -2}),
-        None,
-        "bounded gradients",
-    ),
-    Orders(
-        "deepsqueeze",
-        _order({"G": 2 / 3, "T": -2 / 3}),
-        _order({"G": 1, "epsilon": -3}, _BATCHES),
-        _order(_ROWS_OF, {"G": 1, "epsilon": -3}),
-        None,
-        "bounded dissimilarity",
-    ),
-    Orders(
-        "choco_sgd",
-        _order({"G": 2 / 3, "T": -2 / 3}),
-        _order({"G": 1, "epsilon": -3}, _BATCHES),
-        _order(_ROWS_OF, {"G": 1, "epsilon": -3}),
-        _order({"G": 1, "rho": -2, "alpha": -1, "epsilon": -3}),
-        "bounded gradients",
-    ),
-    Orders(
-        "beer",
-        _order({"T": -1}),
-        _order({"epsilon": -2}),
-        _order({"sigma": 2, "epsilon": -4}, {"epsilon": -2}),
-        _order({"rho": -3, "alpha": -1, "epsilon": -2}),
-        "nothing more: any difference between the clients",
-    ),
+_ORDERS = ("rate", "rounds", "gradients", "network_rounds")
+_TABLES = tomllib.loads(files("gossamer.theory").joinpath("tables.toml").read_text(encoding="utf-8"))
+_ROWS = tuple(
+    Orders(method, *(_order(row[name]) if name in row else None for name in _ORDERS), row["assumes"])
+    for method, row in _TABLES.items()
 )

@@ -59,13 +59,8 @@ def _programme(clients: int, edges: Edges, nonnegative: bool) -> EdgeWeights | N
 
     n, (i, j), m = clients, edges.T, len(edges)
     # W = I - sum of w_e (e_i - e_j)(e_i - e_j)': column e of `laplacians` is that matrix, flattened row by row.
-    laplacians = sparse.csc_array(
-        (
-            np.repeat([1.0, 1.0, -1.0, -1.0], m),
-            (np.r_[i * n + i, j * n + j, i * n + j, j * n + i], np.tile(range(m), 4)),
-        ),
-        shape=(n * n, m),
-    )
+    places = np.r_[i * n + i, j * n + j, i * n + j, j * n + i], np.tile(range(m), 4)
+    laplacians = sparse.csc_array((np.repeat([1.0, 1.0, -1.0, -1.0], m), places), shape=(n * n, m))
     w, s = cp.Variable(m, nonneg=nonnegative), cp.Variable()
     deviation = np.eye(n) - 1 / n - cp.reshape(laplacians @ w, (n, n), order="C")  # type: ignore[attr-defined]
     constraints = [s * np.eye(n) - deviation >> 0, s * np.eye(n) + deviation >> 0]
@@ -116,18 +111,12 @@ def _first_order(clients: int, edges: Edges) -> EdgeWeights:
         slopes = (vectors[i][:, used] - vectors[j][:, used]) ** 2
         return norm + mu * np.log(total), -slopes @ share[used]
 
+    options = {"maxiter": 400, "maxcor": 80, "ftol": 1e-12, "gtol": 1e-9}
     best = np.full(len(edges), 1 / (1 + np.bincount(edges.ravel()).max()))
     w, norm = best, float(np.abs(spectrum(best)[0]).max())
     for relative in (0.5, 0.1, 0.02, 0.005, 0.001):
         mu = relative * (1 - norm) / np.log(2 * n)
-        w = minimize(
-            smooth,
-            w,
-            (mu,),
-            jac=True,
-            method="L-BFGS-B",
-            options={"maxiter": 400, "maxcor": 80, "ftol": 1e-12, "gtol": 1e-9},
-        ).x
+        w = minimize(smooth, w, (mu,), jac=True, method="L-BFGS-B", options=options).x
         reached = float(np.abs(spectrum(w)[0]).max())
         if reached < norm:
             best, norm = w, reached

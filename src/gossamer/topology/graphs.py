@@ -3,6 +3,7 @@
 import inspect
 import math
 from collections.abc import Callable
+from functools import partial
 
 import networkx as nx
 import numpy as np
@@ -17,8 +18,8 @@ _DRAWS = 100  # attempts to draw a connected random graph
 @graphs.register("ring")
 def ring(clients: int) -> Graph:
     """A cycle: each client has two neighbours."""
-    clients = check_clients("clients", clients, 2)
-    return from_edges(clients, ring_edges(clients))
+    i = np.arange(check_clients("clients", clients, 2))
+    return from_edges(len(i), _joined(i, np.roll(i, -1)))
 
 
 @graphs.register("path")
@@ -86,17 +87,14 @@ def erdos_renyi(clients: int, p: float, seed: int = 0) -> Graph:
     """Each pair is joined with probability p; redrawn with the next seed until the graph is connected."""
     clients, p = check_clients("clients", clients, 2), check_unit("p", p)
     isolated = clients * (1 - p) ** (clients - 1)  # expected number; P(connected) is about exp(-isolated)
+    what = f"Erdos-Renyi graph of {clients:,} clients with p = {p:g}"
     if isolated > 3 or 1 - p == 1:
         raise InputError(
-            f"An Erdos-Renyi graph of {clients:,} clients with p = {p:g} will not be connected: about {isolated:,.0f} "
-            f"would have no neighbours; use p above log(clients)/clients = {math.log(clients) / clients:.2g}."
+            f"An {what} will not be connected: about {isolated:,.0f} would have no neighbours; use p above "
+            f"log(clients)/clients = {math.log(clients) / clients:.2g}."
         )
-    check_size(f"An Erdos-Renyi graph of {clients:,} clients with p = {p:g}", p * clients * (clients - 1) / 2)
-    return _connected(
-        lambda seed: nx.fast_gnp_random_graph(clients, p, seed=seed),
-        seed,
-        f"an Erdos-Renyi graph of {clients:,} clients with p = {p:g}; use a larger p",
-    )
+    check_size(f"An {what}", p * clients * (clients - 1) / 2)
+    return _connected(partial(nx.fast_gnp_random_graph, clients, p), seed, f"an {what}; use a larger p")
 
 
 @graphs.register("random_regular")
@@ -110,14 +108,10 @@ def random_regular(clients: int, degree: int, seed: int = 0) -> Graph:
         raise InputError(f"{clients} clients with 1 neighbour each are not connected; use a degree of 2 or more.")
     check_size(f"A regular graph of {clients:,} clients", clients * degree / 2)
     if 2 * degree >= clients:  # drawing the complement is faster
-        return nx.complement(
-            nx.random_regular_graph(clients - 1 - degree, clients, seed=check_integer("seed", seed, 0))
-        )
-    return _connected(
-        lambda seed: nx.random_regular_graph(degree, clients, seed=seed),
-        seed,
-        f"a regular graph of {clients:,} clients with {degree} neighbours each; use 3 or more",
-    )
+        seed = check_integer("seed", seed, 0)
+        return nx.complement(nx.random_regular_graph(clients - 1 - degree, clients, seed=seed))
+    what = f"a regular graph of {clients:,} clients with {degree} neighbours each; use 3 or more"
+    return _connected(partial(nx.random_regular_graph, degree, clients), seed, what)
 
 
 @graphs.register("small_world")
@@ -129,11 +123,8 @@ def small_world(clients: int, degree: int = 4, rewire: float = 0.1, seed: int = 
         raise InputError(f"`degree` of a small world must be even, got {degree}; half of them are on each side.")
     rewire = check_unit("rewire", rewire, zero=True)
     check_size(f"A small world of {clients:,} clients", clients * degree / 2)
-    return _connected(
-        lambda seed: nx.watts_strogatz_graph(clients, degree, rewire, seed=seed),
-        seed,
-        f"a small world of {clients:,} clients with {degree} neighbours; use a larger degree",
-    )
+    what = f"a small world of {clients:,} clients with {degree} neighbours; use a larger degree"
+    return _connected(partial(nx.watts_strogatz_graph, clients, degree, rewire), seed, what)
 
 
 @graphs.register("barbell")
@@ -160,11 +151,10 @@ def balanced_tree(clients: int, branching: int = 2) -> Graph:
 def build_graph(description: object, clients: int | None = None) -> Graph:
     """The graph of a description such as `"grid:8,5"` or `{"name": "ring"}`, with this number of clients, if given."""
     name = description.partition(":")[0] if isinstance(description, str) else dict(description).get("name")  # type: ignore[call-overload]
-    takes_clients = isinstance(name, str) and "clients" in inspect.signature(graphs.get(name)).parameters
-    more = {"clients": clients} if takes_clients and clients is not None else {}
-    if more and isinstance(description, str) and isinstance(name, str):
+    own = list(inspect.signature(graphs.get(name)).parameters) if isinstance(name, str) else []
+    more = {"clients": clients} if "clients" in own and clients is not None else {}
+    if more and isinstance(description, str):
         positional, keywords = settings_of(description.partition(":")[2])
-        own = list(inspect.signature(graphs.get(name)).parameters)
         if len(positional) < len(own):  # `erdos_renyi:0.2`: the given settings come after `clients`
             description = {"name": name, **dict(zip(own[1:], positional, strict=False)), **keywords}
         else:
@@ -175,45 +165,40 @@ def build_graph(description: object, clients: int | None = None) -> Graph:
     return graph
 
 
-def _connected(draw: Callable[[int], Graph], seed: int, what: str) -> Graph:
+def _connected(draw: Callable[..., Graph], seed: int, what: str) -> Graph:
     """The first connected graph drawn with the seeds `seed`, `seed` + 1, ..."""
     seed = check_integer("seed", seed, 0)
     for attempt in range(_DRAWS):
-        graph = draw(seed + attempt)
+        graph = draw(seed=seed + attempt)
         if nx.is_connected(graph):
             return graph
     raise InputError(f"None of {_DRAWS} draws was connected: {what} or another seed.")
 
 
-def ring_edges(clients: int) -> Edges:
-    """Edges of a cycle; a single edge for two clients."""
-    i = np.arange(clients)
-    return ordered(np.stack([i, (i + 1) % clients], axis=1))
+def _joined(clients: Edges, *others: Edges) -> Edges:
+    """Edges from each client to those in the same place of the other arrays; each edge once."""
+    return ordered(np.concatenate([np.stack([clients.ravel(), ends.ravel()], axis=1) for ends in others]))
 
 
 def grid_edges(rows: int, cols: int) -> Edges:
     """Edges of a grid numbered row by row."""
     number = np.arange(rows * cols).reshape(rows, cols)
-    across = np.stack([number[:, :-1].ravel(), number[:, 1:].ravel()], axis=1)
-    down = np.stack([number[:-1].ravel(), number[1:].ravel()], axis=1)
-    return ordered(np.concatenate([across, down]))
+    return ordered(np.concatenate([_joined(number[:, :-1], number[:, 1:]), _joined(number[:-1], number[1:])]))
 
 
 def torus_edges(rows: int, cols: int) -> Edges:
     """Edges of a torus numbered row by row."""
     number = np.arange(rows * cols).reshape(rows, cols)
-    ends = [np.roll(number, -1, axis=axis).ravel() for axis in (0, 1)]
-    return ordered(np.concatenate([np.stack([number.ravel(), end], axis=1) for end in ends]))
+    return _joined(number, np.roll(number, -1, axis=0), np.roll(number, -1, axis=1))
 
 
 def hypercube_edges(clients: int) -> Edges:
     """Edges between numbers that differ in one binary digit."""
     i = np.arange(clients)
-    return ordered(np.concatenate([np.stack([i, i ^ (1 << k)], axis=1) for k in range(clients.bit_length() - 1)]))
+    return _joined(i, *(i ^ (1 << k) for k in range(clients.bit_length() - 1)))
 
 
 def exponential_edges(clients: int) -> Edges:
     """Edges between places on a ring that are a power of two apart."""
     i = np.arange(clients)
-    offsets = [1 << k for k in range((clients - 1).bit_length())]
-    return ordered(np.concatenate([np.stack([i, (i + step) % clients], axis=1) for step in offsets]))
+    return _joined(i, *(np.roll(i, -(1 << k)) for k in range((clients - 1).bit_length())))

@@ -32,6 +32,13 @@ class MixingMatrix:
     """W as a CSR matrix of float64."""
     graph: Graph
     """The graph, with clients numbered from 0."""
+    clients: int
+    lambda_min: float
+    """The smallest eigenvalue of W."""
+    rho: float
+    """The spectral gap: 1 - the largest magnitude of the eigenvalues but the first."""
+    C: float
+    """||W - I||^2, the constant of the BEER paper's lemmas."""
 
     def __init__(
         self,
@@ -47,11 +54,12 @@ class MixingMatrix:
             raise InputError(f"A mixing matrix must be a square matrix of numbers, got {matrix.dtype}.")  # type: ignore[union-attr]
         self.sparse = sparse.csr_array(matrix, dtype=np.float64, copy=True)  # a copy: the user may modify the original
         self.sparse.sum_duplicates()
-        check_weights(self.sparse, len(self.graph), edges_of(self.graph) if _edges is None else _edges)
-        if _ends is not None:
-            self._ends = _ends
+        self.clients = len(self.graph)
+        check_weights(self.sparse, self.clients, edges_of(self.graph) if _edges is None else _edges)
+        self._ends = second, least = ends(self.sparse) if _ends is None else _ends
+        self.lambda_min, self.C = least, (1 - least) ** 2
+        self.rho = 1.0 if self.clients == 1 else 1 - max(abs(second), abs(least))
         if self.rho <= _NARROWEST:
-            second, least = self._ends
             cut = "zero weights may disconnect the graph, or its diameter is too large"
             remedy = cut if second >= -least else "use (W + I)/2 or smaller weights"
             raise InputError(
@@ -67,34 +75,10 @@ class MixingMatrix:
         """W_t, which is W in every round."""
         return self
 
-    @property
-    def clients(self) -> int:
-        """The number of clients."""
-        return int(self.sparse.shape[0])
-
     @cached_property
     def matrix(self) -> Matrix:
         """W as a dense (clients, clients) matrix."""
         return np.asarray(self.sparse.toarray(), np.float64)
-
-    @cached_property
-    def _ends(self) -> tuple[float, float]:
-        return ends(self.sparse)
-
-    @property
-    def rho(self) -> float:
-        """The spectral gap: 1 - the largest magnitude of the eigenvalues but the first."""
-        return 1.0 if self.clients == 1 else 1 - max(map(abs, self._ends))
-
-    @property
-    def C(self) -> float:
-        """||W - I||^2, the constant of the BEER paper's lemmas."""
-        return (1 - self.lambda_min) ** 2
-
-    @property
-    def lambda_min(self) -> float:
-        """The smallest eigenvalue of W."""
-        return self._ends[1]
 
     @property
     def is_nonnegative(self) -> bool:

@@ -9,7 +9,7 @@ import numpy.typing as npt
 from scipy import sparse
 
 from gossamer.errors import InputError
-from gossamer.topology.base import Graph, Matrix, checked
+from gossamer.topology.base import Graph, Matrix, checked, ordered
 from gossamer.topology.files import as_matrix
 from gossamer.topology.mixing import MixingMatrix, check_weights
 from gossamer.topology.spectrum import from_edge_weights
@@ -57,7 +57,9 @@ class MixingSchedule:
         for w in self.rounds:
             graph.add_edges_from(w.edges.tolist())
         self.mean = MixingMatrix(sum(w.sparse for w in self.rounds) / len(self.rounds), graph)
-        """The mean of W_t over a period, which must mix."""
+        """The mean of W_t over a period, which must mix. `sparse`, `rho`, `C` and `matrix` are those of the mean."""
+        self.clients, self.graph, self.degrees = self.mean.clients, self.mean.graph, self.mean.degrees
+        self.sparse, self.rho, self.C = self.mean.sparse, self.mean.rho, self.mean.C
 
     def content(self) -> list[npt.NDArray[np.generic]]:
         """What tells the schedule from any other."""
@@ -68,44 +70,14 @@ class MixingSchedule:
         return self.rounds[t % len(self.rounds)]
 
     @property
-    def clients(self) -> int:
-        """How many clients there are."""
-        return self.mean.clients
-
-    @property
-    def graph(self) -> Graph:
-        """All edges that are ever used."""
-        return self.mean.graph
-
-    @property
-    def sparse(self) -> sparse.csr_array:
-        """The mean of W_t over a period."""
-        return self.mean.sparse
-
-    @property
     def matrix(self) -> Matrix:
         """The mean of W_t over a period, dense."""
         return self.mean.matrix
-
-    @property
-    def rho(self) -> float:
-        """The spectral gap of the mean of W_t."""
-        return self.mean.rho
-
-    @property
-    def C(self) -> float:
-        """||W - I||^2 of the mean of W_t."""
-        return self.mean.C
 
     @cached_property
     def lambda_min(self) -> float:
         """The smallest eigenvalue of any W_t."""
         return min(float(np.linalg.eigvalsh(w.sparse.toarray())[0]) for w in self.rounds)
-
-    @property
-    def degrees(self) -> npt.NDArray[np.int64]:
-        """How many neighbours each client has in all rounds together."""
-        return self.mean.degrees
 
     @property
     def diameter(self) -> int:
@@ -130,8 +102,6 @@ def matchings(graph: Graph) -> MixingSchedule:
     graph = checked(graph)
     colors = nx.greedy_color(nx.line_graph(graph), "largest_first")
     many = max(colors.values(), default=-1) + 1
-    rounds = []
-    for color in range(many):
-        edges = np.array(sorted(sorted(edge) for edge, one in colors.items() if one == color), np.int64)
-        rounds.append(from_edge_weights(len(graph), edges, np.full(len(edges), 0.5)))
+    by_color = [ordered([edge for edge, one in colors.items() if one == color]) for color in range(many)]
+    rounds = [from_edge_weights(len(graph), edges, np.full(len(edges), 0.5)) for edges in by_color]
     return MixingSchedule(rounds or [np.eye(len(graph))])

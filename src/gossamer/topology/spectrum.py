@@ -8,7 +8,7 @@ import numpy as np
 from scipy import sparse
 from scipy.sparse.linalg import ArpackNoConvergence, eigsh
 
-from gossamer.topology.base import Edges
+from gossamer.topology.base import Edges, Matrix
 from gossamer.topology.graphs import exponential_edges, grid_edges, hypercube_edges, torus_edges
 
 _DENSE_UP_TO = 1000  # clients for which all eigenvalues are computed: 0.1 s
@@ -39,25 +39,25 @@ def family(clients: int, edges: Edges) -> Family | None:
         return Family(*_ring(n), equal_weights=True)
     if len(edges) == n - 1 and degrees.max() == 2:
         return Family(*_path(n), equal_weights=True)
-    if (degrees == n.bit_length() - 1).all() and n == 1 << (n.bit_length() - 1) and _same(edges, hypercube_edges(n)):
+    if (
+        (degrees == n.bit_length() - 1).all()
+        and n == 1 << (n.bit_length() - 1)
+        and np.array_equal(edges, hypercube_edges(n))
+    ):
         return Family(2, 2 * (n.bit_length() - 1), equal_weights=True)
     for cols in edges[edges[:, 0] == 0, 1].tolist():  # one neighbour of client 0 is in the second row, below it
         rows = n // cols
         if rows * cols != n:
             continue
-        if min(rows, cols) > 2 and len(edges) == 2 * n and _same(edges, torus_edges(rows, cols)):
+        if min(rows, cols) > 2 and len(edges) == 2 * n and np.array_equal(edges, torus_edges(rows, cols)):
             return _product(_ring, rows, cols, equal_weights=rows == cols)
-        if min(rows, cols) > 1 and len(edges) == 2 * n - rows - cols and _same(edges, grid_edges(rows, cols)):
+        if min(rows, cols) > 1 and len(edges) == 2 * n - rows - cols and np.array_equal(edges, grid_edges(rows, cols)):
             return _product(_path, rows, cols)
-    if _same(edges, exponential_edges(n)):
+    if np.array_equal(edges, exponential_edges(n)):
         steps = np.concatenate([edges[edges[:, 0] == 0, 1], -edges[edges[:, 1] == 0, 0]])
         eigenvalues = (1 - np.cos(2 * pi / n * np.outer(np.arange(1, n), steps))).sum(axis=1)
         return Family(float(eigenvalues.min()), float(eigenvalues.max()))
     return None
-
-
-def _same(a: Edges, b: Edges) -> bool:
-    return a.shape == b.shape and bool((a == b).all())
 
 
 def _ring(n: int) -> tuple[float, float]:
@@ -84,9 +84,7 @@ def laplacian_ends(clients: int, edges: Edges) -> tuple[float, float]:
     return (1 - second) / step, (1 - least) / step
 
 
-def from_edge_weights(
-    clients: int, edges: Edges, w: "np.ndarray[tuple[int], np.dtype[np.float64]]"
-) -> sparse.csr_array:
+def from_edge_weights(clients: int, edges: Edges, w: Matrix) -> sparse.csr_array:
     """W with these weights on the edges, and the diagonal that makes the rows sum to 1."""
     i, j = edges.T
     off = sparse.coo_array((np.tile(w, 2), (np.r_[i, j], np.r_[j, i])), shape=(clients, clients)).tocsr()

@@ -1,14 +1,11 @@
 """Weight rules: one weight per edge of a connected graph; the diagonal of W makes the rows sum to 1."""
 
 import numpy as np
-import numpy.typing as npt
 
 from gossamer.registry import weights
 from gossamer.topology.base import Edges
-from gossamer.topology.fastest import fastest
+from gossamer.topology.fastest import EdgeWeights, fastest
 from gossamer.topology.spectrum import laplacian_ends
-
-EdgeWeights = npt.NDArray[np.float64]
 
 
 @weights.register("metropolis")
@@ -42,5 +39,5 @@ def fmmc(clients: int, edges: Edges) -> EdgeWeights:
     return fastest(clients, edges, nonnegative=True)
 
 
-def _degrees(clients: int, edges: Edges) -> npt.NDArray[np.float64]:
+def _degrees(clients: int, edges: Edges) -> EdgeWeights:
     return np.bincount(edges.ravel(), minlength=clients).astype(np.float64)

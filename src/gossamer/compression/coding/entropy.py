@@ -13,7 +13,7 @@ Tables are computed with integers and the four exact operations of IEEE 754 only
 """
 
 from enum import Enum
-from functools import cache
+from functools import cache, reduce
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -48,11 +48,7 @@ def encode_unsigned(values: Integers) -> bytes:
 
 def decode_unsigned(data: bytes, count: int) -> npt.NDArray[np.int64]:
     """Decode what `encode_unsigned` wrote."""
-    reader = Reader(data)
-    model, table = _read_model(reader, reader.take(1)[0], Style.UNSIGNED)
-    coder = _decoder(reader)
-    sizes = _pop(coder, model, table, count, Style.UNSIGNED)
-    _check_empty(coder)
+    (sizes,) = _decode(Reader(data), count, Style.UNSIGNED)
     return sizes
 
 
@@ -72,26 +68,17 @@ def encode_signed(values: Integers, highest: int) -> bytes:
 
 def decode_signed(data: bytes, count: int) -> npt.NDArray[np.int64]:
     """Decode what `encode_signed` wrote."""
-    reader = Reader(data)
-    first = reader.take(1)[0]
-    if first != _SPARSE:
-        model, table = _read_model(reader, first, Style.SIGNED)
-        coder = _decoder(reader)
-        signed = _pop(coder, model, table, count, Style.SIGNED)
-        _check_empty(coder)
+    if data[:1] != bytes([_SPARSE]):
+        (signed,) = _decode(Reader(data), count, Style.SIGNED)
         return signed
-    values = np.zeros(count, np.int64)
+    values, reader = np.zeros(count, np.int64), Reader(data, 1)
     kept = reader.varint()
     if kept >= max(1, _SPARSE_BELOW * count):
         raise CodecError(f"Invalid number of non-zero integers {kept}; expected fewer than a quarter of {count}.")
     if kept == 0:
         reader.end()
         return values
-    models = [_read_model(reader, reader.take(1)[0], style) for style in (Style.UNSIGNED, Style.NONZERO)]
-    coder = _decoder(reader)
-    gaps = _pop(coder, *models[0], kept, Style.UNSIGNED)
-    signed = _pop(coder, *models[1], kept, Style.NONZERO)
-    _check_empty(coder)
+    gaps, signed = _decode(reader, kept, Style.UNSIGNED, Style.NONZERO)
     places = np.cumsum(gaps + 1) - 1
     if places[-1] >= count or (gaps >= count).any():
         raise CodecError(f"Invalid index {places[-1]} of a non-zero integer; there are {count} integers.")
@@ -119,10 +106,8 @@ def _bucket_of(sizes: Integers) -> Integers:
     if len(sizes) == 0 or sizes.max() < _DIRECT:
         return sizes
     exponent = np.frexp(sizes.astype(np.float64))[1] - 1  # exact below 2^53
-    shift = np.maximum(exponent - 2, 0)
-    return np.where(
-        sizes < _DIRECT, sizes, _DIRECT + _PER_OCTAVE * (exponent - 5) + (sizes.astype(np.int64) >> shift) - _PER_OCTAVE
-    )
+    part = (sizes.astype(np.int64) >> np.maximum(exponent - 2, 0)) - _PER_OCTAVE
+    return np.where(sizes < _DIRECT, sizes, _DIRECT + _PER_OCTAVE * (exponent - 5) + part)
 
 
 _ZIGZAG = np.array([2 * v if v >= 0 else -2 * v - 1 for v in [*range(_DIRECT), *range(-_DIRECT, 0)]], np.int32)
@@ -153,9 +138,8 @@ class _Section(NamedTuple):
         buckets = _bucket_of(sizes)
         symbols = buckets if negative is None else 2 * buckets + (negative if style is Style.NONZERO else -1 * negative)
         counts = np.bincount(buckets)
-        extras = [
-            (_extra_bits(b), (sizes[places] - _lowest(b)).astype(np.int32)) for b, places in _groups(buckets, counts)
-        ]
+        groups = _groups(buckets, counts)
+        extras = [(_extra_bits(b), (sizes[places] - _lowest(b)).astype(np.int32)) for b, places in groups]
         return cls(symbols.astype(np.int32), counts, extras, style)
 
     @classmethod
@@ -182,10 +166,8 @@ def _tables() -> npt.NDArray[np.int64]:
     widths = np.array([2.0 ** (j // 2 - 5) * (_ROOT_2 if j % 2 else 1.0) for j in range(_WIDTHS)])
     weights = np.zeros((_SHAPES * _WIDTHS, _BUCKETS))
     # A size is a real number y rounded at random: to floor(y) with probability 1 - frac(y), else to the next integer.
-    grid = [((i + 0.5) / 1024, 1 / 1024) for i in range(1024)] + [
-        (1 + (i + 0.5) / 16, 1 / 16) for i in range(16 * (_DIRECT - 1))
-    ]
-    for y, step in grid:
+    fine, coarse = ((i + 0.5) / 1024 for i in range(1024)), (1 + (i + 0.5) / 16 for i in range(16 * (_DIRECT - 1)))
+    for y, step in [*((y, 1 / 1024) for y in fine), *((y, 1 / 16) for y in coarse)]:
         density, whole = _density(y, widths) * step, int(y)
         weights[:, whole] += density * (1 - (y - whole))
         weights[:, whole + 1] += density * (y - whole)
@@ -199,16 +181,9 @@ def _tables() -> npt.NDArray[np.int64]:
 def _density(y: float, widths: Floats) -> Floats:
     """Five shapes, from heavy to light tails: 1/(1 + y^2/...)^(1, 2, 4, 16) and 1/(1 + y/...)^16."""
     z = y / widths
-    rows = []
-    for power in (1, 2, 4, 16):
-        base, value = 1 / (1 + z * z / (2 * power - 1)), np.ones_like(z)
-        for _ in range(power):
-            value = value * base
-        rows.append(value)
-    base, value = 1 / (1 + z / 16), np.ones_like(z)
-    for _ in range(16):
-        value = value * base
-    return np.concatenate([*rows, value])
+    bases = [(power, 1 / (1 + z * z / (2 * power - 1))) for power in (1, 2, 4, 16)]
+    # A power by repeated products, which are exact operations of IEEE 754.
+    return np.concatenate([reduce(np.multiply, [base] * power) for power, base in [*bases, (16, 1 / (1 + z / 16))]])
 
 
 def _normalized(weights: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
@@ -262,8 +237,9 @@ def _choose(symbols: Integers, counts: Integers) -> tuple[bytes, npt.NDArray[np.
     return bytes([_HISTOGRAM, len(counts)]) + codes.astype(np.uint8).tobytes(), _normalized(_STEPS[codes][None])[0]
 
 
-def _read_model(reader: Reader, first: int, style: Style) -> tuple[Any, int]:
+def _read_model(reader: Reader, style: Style) -> tuple[Any, int]:
     """The model that `_choose` wrote, and its number of buckets."""
+    first = reader.take(1)[0]
     if first < _SHAPES * _WIDTHS:
         return _model_of_table(first, style), _BUCKETS
     if first != _HISTOGRAM:
@@ -311,13 +287,20 @@ def _finish(sections: list[_Section]) -> bytes:
     return b"".join(head for head, _ in chosen) + words.astype("<u4").tobytes().rstrip(b"\0")
 
 
-def _decoder(reader: Reader) -> Any:
+def _decode(reader: Reader, count: int, *styles: Style) -> list[npt.NDArray[np.int64]]:
+    """What `_finish` wrote: `count` integers in each style, with nothing after them."""
     import constriction
 
+    models = [_read_model(reader, style) for style in styles]
     data = reader.rest()
     if data.endswith(b"\0"):
         raise CodecError("The coded integers end in a zero byte.")
-    return constriction.stream.stack.AnsCoder(np.frombuffer(data + b"\0" * (-len(data) % 4), "<u4").astype(np.uint32))
+    words = np.frombuffer(data + b"\0" * (-len(data) % 4), "<u4").astype(np.uint32)
+    coder = constriction.stream.stack.AnsCoder(words)
+    integers = [_pop(coder, *model, count, style) for model, style in zip(models, styles, strict=True)]
+    if not coder.is_empty():
+        raise CodecError("The coded integers continue after the last one.")
+    return integers
 
 
 def _pop(coder: Any, model: Any, buckets: int, count: int, style: Style) -> npt.NDArray[np.int64]:
@@ -334,9 +317,8 @@ def _pop(coder: Any, model: Any, buckets: int, count: int, style: Style) -> npt.
         sizes[places] = _lowest(b) + _pop_bits(coder, len(places), _extra_bits(b))
     if style is Style.UNSIGNED:
         return sizes
-    return (
-        np.where(symbols & 1, -sizes, sizes) if style is Style.SIGNED else np.where(symbols & 1, -1 - sizes, 1 + sizes)
-    )
+    sizes += style is Style.NONZERO
+    return np.where(symbols & 1, -sizes, sizes)
 
 
 _WORD = 16  # bits coded at once; a model allows at most 24
@@ -360,8 +342,3 @@ def _pop_bits(coder: Any, count: int, bits: int) -> npt.NDArray[np.int64]:
         return high << _WORD | _pop_bits(coder, count, _WORD)
     popped: npt.NDArray[np.int32] = coder.decode(constriction.stream.model.Uniform(1 << bits), count)
     return popped.astype(np.int64)
-
-
-def _check_empty(coder: Any) -> None:
-    if not coder.is_empty():
-        raise CodecError("The coded integers continue after the last one.")

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from gossamer.errors import CodecError
 
-_LITTLE_ENDIAN: dict[torch.dtype, np.dtype[Any]] = {torch.float32: np.dtype("<f4"), torch.float64: np.dtype("<f8")}
 _NATIVE: dict[torch.dtype, np.dtype[Any]] = {torch.float32: np.dtype("f4"), torch.float64: np.dtype("f8")}
+_LITTLE_ENDIAN: dict[torch.dtype, np.dtype[Any]] = {torch.float32: np.dtype("<f4"), torch.float64: np.dtype("<f8")}
 
 
 def varint(value: int) -> bytes:

@@ -59,9 +59,8 @@ class Dataset:
     def classes(self, what: str) -> Array:
         """The different labels, which `what` uses as classes 0, 1, ...; a test label that does not occur is refused."""
         if self.labels.ndim != 1:
-            raise InputError(
-                f"{what} needs one label per row, but the labels of {self.name!r} have the shape {self.labels.shape}."
-            )
+            shape = self.labels.shape
+            raise InputError(f"{what} needs one label per row, but the labels of {self.name!r} have the shape {shape}.")
         found = np.unique(self.labels)
         if len(found) > 10_000 or len(found) == len(self.labels) > 100 or not (found == np.round(found)).all():
             raise InputError(f"{what} needs classes for labels, but {self.name!r} has {len(found):,} different ones.")
@@ -88,16 +87,16 @@ def load(data: Any, data_dir: Folder = None, test: Any = None) -> Dataset:
     if isinstance(data, Dataset):
         return data
     if not isinstance(data, str | os.PathLike):
-        return _from_python(data, test)
+        name = "data" if isinstance(data, tuple | list) else type(data).__name__
+        return Dataset(name, *_arrays(data, "data"), *(() if test is None else _arrays(test, "test")))
     if test is not None:
         raise InputError("`test` is for a torch Dataset or a pair of arrays; a named data set has its own test rows.")
     check_path("data", data)
     if data_dir is not None:
         check_path("data_dir", data_dir)
     name = os.fspath(data)
-    if normal(name.partition(":")[0]) in datasets.names():
-        takes_files = normal(name.partition(":")[0]) in FILES
-        dataset: Dataset = datasets.build(name, **({"data_dir": data_dir} if takes_files else {}))
+    if (bare := normal(name.partition(":")[0])) in datasets.names():
+        dataset: Dataset = datasets.build(name, **({"data_dir": data_dir} if bare in FILES else {}))
         return dataset
     path = user_path(name)
     if not path.exists():
@@ -120,11 +119,7 @@ def folders(data_dir: Folder = None) -> list[Path]:
 
 def find(name: str, file: File, data_dir: Folder = None) -> Path | None:
     """The path of a file of the data set `name`, plain or compressed, in a subfolder or not; None if missing."""
-    for folder in folders(data_dir):
-        found = find_in(folder, name, file)
-        if found is not None:
-            return found
-    return None
+    return next((found for folder in folders(data_dir) if (found := find_in(folder, name, file))), None)
 
 
 def find_in(folder: Path, name: str, file: File) -> Path | None:
@@ -152,9 +147,8 @@ def fits(path: Path, file: File) -> bool:
 def obtain(name: str, data_dir: Folder = None) -> list[Path]:
     """The files of a known data set, downloaded into the user's cache if missing."""
     if data_dir is not None and not user_path(os.fspath(data_dir)).is_dir():
-        raise DataError(
-            f"The data folder '{os.fspath(data_dir)}' does not exist; give an existing folder, or leave it out."
-        )
+        folder = os.fspath(data_dir)
+        raise DataError(f"The data folder '{folder}' does not exist; give an existing folder, or leave it out.")
     paths = []
     for file in FILES[name]:
         path = find(name, file, data_dir)
@@ -163,17 +157,13 @@ def obtain(name: str, data_dir: Folder = None) -> list[Path]:
             try:
                 path = fetch(file, looked[-1] / name)
             except DataError as error:
-                shown = ", ".join(f"'{folder}'" for folder in looked)
+                shown, reason = ", ".join(f"'{folder}'" for folder in looked), str(error)
                 raise DataError(
-                    f"The data file {file.name!r} was not found in {shown}, and {_lower(str(error))} Point `data_dir` "
-                    "(--data-dir) or $GOSSAMER_DATA at the folder that holds it."
+                    f"The data file {file.name!r} was not found in {shown}, and {reason[:1].lower()}{reason[1:]} Point "
+                    "`data_dir` (--data-dir) or $GOSSAMER_DATA at the folder that holds it."
                 ) from None
         paths.append(path)
     return paths
-
-
-def _lower(sentence: str) -> str:
-    return sentence[:1].lower() + sentence[1:]
 
 
 def user_path(path: str) -> Path:
@@ -208,10 +198,8 @@ def breast_cancer() -> Dataset:
     from sklearn.datasets import load_breast_cancer
 
     features, labels = load_breast_cancer(return_X_y=True)
-    is_test = np.arange(len(labels)) % 5 == 4
-    train = features[~is_test]
-    features = (features - train.mean(axis=0)) / train.std(axis=0)
-    return Dataset("breast_cancer", features[~is_test], labels[~is_test], features[is_test], labels[is_test])
+    train = features[np.arange(len(labels)) % 5 != 4]
+    return _every_fifth("breast_cancer", (features - train.mean(axis=0)) / train.std(axis=0), labels)
 
 
 @datasets.register("digits")
@@ -220,9 +208,13 @@ def digits() -> Dataset:
     from sklearn.datasets import load_digits
 
     features, labels = load_digits(return_X_y=True)
-    images = features.reshape(-1, 1, 8, 8).astype(np.uint8)
-    is_test = np.arange(len(labels)) % 5 == 4
-    return Dataset("digits", images[~is_test], labels[~is_test], images[is_test], labels[is_test], peak=16.0)
+    return _every_fifth("digits", features.reshape(-1, 1, 8, 8).astype(np.uint8), labels, peak=16.0)
+
+
+def _every_fifth(name: str, features: Array, labels: Array, peak: float = 1.0) -> Dataset:
+    """A data set with every fifth row as a test row."""
+    test = np.arange(len(labels)) % 5 == 4
+    return Dataset(name, features[~test], labels[~test], features[test], labels[test], peak)
 
 
 @datasets.register("gaussian_mixture")
@@ -231,12 +223,7 @@ def gaussian_mixture(
 ) -> Dataset:
     """Synthetic classes: each a Gaussian of deviation 1 around its centre; half as many test rows as training rows.
 
-    Args:
-        rows: Number of training rows.
-        features: Number of features.
-        classes: Number of classes, of nearly equal size.
-        separation: Deviation of the centres around zero.
-        seed: Seed of the generator.
+    `rows` counts training rows. Classes have nearly equal sizes, and `separation` is the deviation of their centres.
     """
     rows, features = check_integer("rows", rows, 1, 10**8), check_integer("features", features, 1, 10**6)
     classes = check_integer("classes", classes, 1, rows)
@@ -265,36 +252,21 @@ def _idx(name: str, data_dir: Folder) -> Dataset:
     return Dataset(name, x, y, test_x, test_y, peak=255.0)
 
 
-def _from_python(data: Any, test: Any) -> Dataset:
-    features, labels = _arrays(data, "data")
-    name = type(data).__name__ if not isinstance(data, tuple | list) else "data"
-    if test is None:
-        return Dataset(name, features, labels)
-    return Dataset(name, features, labels, *_arrays(test, "test"))
-
-
 def _arrays(data: Any, what: str) -> tuple[Array, Array]:
     """Features and labels of a pair, or of a torch Dataset."""
     import torch
 
     if not isinstance(data, tuple | list):
-        if not (hasattr(data, "__getitem__") and hasattr(data, "__len__")) or isinstance(
-            data, np.ndarray | torch.Tensor
-        ):
-            raise InputError(
-                f"`{what}` must be a name, a path, a torch Dataset or a pair (features, labels), "
-                f"got {type(data).__name__}."
-            )
+        has_items = hasattr(data, "__getitem__") and hasattr(data, "__len__")
+        if not has_items or isinstance(data, np.ndarray | torch.Tensor):
+            kinds = "a name, a path, a torch Dataset or a pair (features, labels)"
+            raise InputError(f"`{what}` must be {kinds}, got {type(data).__name__}.")
         try:
             items = [data[i] for i in range(len(data))]
-            data = (
-                torch.stack([torch.as_tensor(item[0]) for item in items]),
-                torch.stack([torch.as_tensor(item[1]) for item in items]),
-            )
+            data = [torch.stack([torch.as_tensor(item[part]) for item in items]) for part in (0, 1)]
         except (TypeError, ValueError, RuntimeError, IndexError, KeyError) as error:
-            raise InputError(
-                f"`{what}` must give pairs (features, label) of one shape: {str(error).rstrip('.')}."
-            ) from None
+            reason = str(error).rstrip(".")
+            raise InputError(f"`{what}` must give pairs (features, label) of one shape: {reason}.") from None
     if len(data) != 2:
         raise InputError(f"`{what}` must be a pair (features, labels), got {len(data)} parts.")
     try:

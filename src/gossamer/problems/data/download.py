@@ -64,7 +64,7 @@ def _fetch(file: File, folder: Path) -> Path:
     target, part = folder / file.name, folder / f".{file.name}.part"
     reasons = []
     try:
-        for url in file.urls:
+        for url in (f"{source}/{file.name}" for source in file.sources):
             logger.info("Fetching %s", url)
             try:
                 _receive(url, part, file.name)

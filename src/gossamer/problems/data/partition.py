@@ -25,14 +25,10 @@ class Partition(ABC):
 def split(
     labels: npt.NDArray[Any], clients: int, partition: str | Partition = "sorted", seed: int = 0, *, equal: bool = True
 ) -> list[Indices]:
-    """The row numbers of each client.
+    """The row numbers of each client, by `"sorted"`, `"iid"`, `"by_label"`, `"dirichlet:0.5"` or `"shards:2"`.
 
-    Args:
-        labels: Labels of all rows.
-        clients: Number of clients.
-        partition: `"sorted"`, `"iid"`, `"by_label"`, `"dirichlet:0.5"`, `"shards:2"`.
-        seed: Seed of a random partition.
-        equal: Give every client equally many rows and drop the remainder, as in the paper; else keep all rows.
+    With `equal`, every client gets equally many rows and the remainder is dropped, as in the paper; else all rows are
+    kept. `seed` is that of a random partition.
     """
     clients, seed = check_integer("clients", clients, 1), check_integer("seed", seed, 0)
     check_bool("equal", equal)

@@ -54,13 +54,9 @@ def read_idx(path: Path, sha256: str | None = None) -> Array:
     """The bytes of an idx file: labels (rows,), or images (rows, 1, height, width)."""
     content = read_bytes(path, sha256)
     header = np.frombuffer(content[:16], ">u4").tolist() if len(content) >= 16 else [0]
-    shape: tuple[int, ...]
-    if header[0] == _IDX_LABELS:
-        shape, start = (header[1],), 8
-    elif header[0] == _IDX_IMAGES:
-        shape, start = (header[1], 1, header[2], header[3]), 16
-    else:
+    if header[0] not in (_IDX_LABELS, _IDX_IMAGES):
         raise DataError(f"'{path}' is not an idx file of images or labels.")
+    shape, start = (header[1:2], 8) if header[0] == _IDX_LABELS else ([header[1], 1, *header[2:]], 16)
     size = int(np.prod(shape, dtype=object))
     if len(content) != start + size:
         raise DataError(f"'{path}' is cut off: it announces {size:,} bytes and holds {len(content) - start:,}.")

@@ -9,6 +9,10 @@ from torch import Tensor
 
 from gossamer.errors import InputError
 
+Affine = tuple[float, float]
+"""Shift and scale of the features."""
+_PLAIN: Affine = (0.0, 1.0)
+
 
 class Rows:
     """Features and labels of all clients, one client's rows after another's.
@@ -18,17 +22,12 @@ class Rows:
     """
 
     def __init__(
-        self,
-        features: Tensor,
-        labels: Tensor,
-        counts: Sequence[int],
-        dtype: torch.dtype | None = None,
-        shift: float = 0.0,
-        scale: float = 1.0,
+        self, features: Tensor, labels: Tensor, counts: Sequence[int], dtype: torch.dtype, affine: Affine = _PLAIN
     ) -> None:
         self.features, self.labels = features, labels  # (rows, ...), (rows, ...)
         self.named: Tensor | None = None  # the data set's labels, if the objective transforms them
-        self.dtype, self._shift, self._scale = dtype or features.dtype, shift, scale
+        self.dtype, (self._shift, self._scale) = dtype, affine
+        self._is_plain = features.dtype == dtype
         self._taken, self._scaled = features[:0], features[:0].to(self.dtype)
         self.counts = list(counts)
         self.clients, self.total = len(counts), sum(counts)
@@ -50,28 +49,26 @@ class Rows:
         shares: Sequence[Any],
         dtype: torch.dtype,
         device: torch.device,
-        shift: float = 0.0,
-        scale: float = 1.0,
+        affine: Affine = _PLAIN,
     ) -> "Rows":
         """Give client i the rows with numbers `shares[i]`; class labels stay integers."""
         order = np.concatenate(shares)
         x, y = (torch.from_numpy(np.ascontiguousarray(_native(part[order]))) for part in (features, labels))
         kept = y.to(device, dtype if y.is_floating_point() else torch.int64)
         if x.dtype == torch.uint8:
-            return cls(x.to(device), kept, [len(share) for share in shares], dtype, shift, scale)
+            return cls(x.to(device), kept, [len(share) for share in shares], dtype, affine)
         x = x.to(device, dtype)
         if not torch.isfinite(x).all():
             row = int((~torch.isfinite(x.reshape(len(x), -1)).all(dim=1)).nonzero()[0])
             raise InputError(f"Row {int(order[row])} has a feature too large for {str(dtype)[6:]}.")
-        x = x.sub_(shift).div_(scale) if (shift, scale) != (0, 1) else x
-        return cls(x, kept, [len(share) for share in shares])
+        x = x.sub_(affine[0]).div_(affine[1]) if affine != _PLAIN else x
+        return cls(x, kept, [len(share) for share in shares], dtype)
 
     def only(self, client: int) -> "Rows":
         """A copy of one client's rows."""
-        begin = sum(self.counts[:client])
-        mine = slice(begin, begin + self.counts[client])
-        parts = (self.features[mine].clone(), self.labels[mine].clone())
-        return Rows(*parts, [self.counts[client]], self.dtype, self._shift, self._scale)
+        mine, counts = list(self.by_client())[client], [self.counts[client]]
+        affine = self._shift, self._scale
+        return Rows(self.features[mine].clone(), self.labels[mine].clone(), counts, self.dtype, affine)
 
     def content(self) -> list[Any]:
         """What a fingerprint covers: all rows, and which client holds which."""
@@ -94,10 +91,6 @@ class Rows:
             self._scaled = self._taken if self._is_plain else self._taken.to(self.dtype)
         taken = torch.index_select(self.features, 0, flat, out=self._taken[:count])
         return taken if self._is_plain else self._numbers(taken, self._scaled[:count])
-
-    @property
-    def _is_plain(self) -> bool:
-        return self.features.dtype == self.dtype
 
     def _numbers(self, rows: Tensor, out: Tensor | None = None) -> Tensor:
         if self._is_plain:

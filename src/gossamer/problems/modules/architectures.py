@@ -65,12 +65,8 @@ def network(name: str, **defaults: Any) -> Callable[[Callable[..., nn.Module]], 
 def one_hidden_layer(shape: Shape, classes: int, *, hidden: int = 32) -> nn.Module:
     """The network of the paper's figure 2: one hidden layer of sigmoid units, softmax, cross-entropy.
 
-    Args:
-        data: `"mnist"`, `"fashion_mnist"`, `"digits"` (embedded), or any other with classes.
-        hidden: Units (the paper's text says 32 and 64; its published run has 32, 25,450 parameters on MNIST, and takes
-            `pixels="raw"`).
-        init_seed: Seed of the initial weights (torch's default initialisation).
-
+    `hidden` is the number of units (the paper's text says 32 and 64; its published run has 32, 25,450 parameters on
+    MNIST, and takes `pixels="raw"`), and `init_seed` the seed of the initial weights (torch's default initialisation).
     The other arguments are those of `module_problem`.
     """
     hidden = check_integer("hidden", hidden, 1, 10**6)
@@ -82,14 +78,8 @@ def one_hidden_layer(shape: Shape, classes: int, *, hidden: int = 32) -> nn.Modu
 def cnn(shape: Shape, classes: int, *, running_stats: bool = True) -> nn.Module:
     """The network of the paper's section 5.3: two 5 x 5 convolutions with batch norm, ReLU, pooling; one linear layer.
 
-    16 and 32 channels; 29,034 parameters on MNIST.
-
-    Args:
-        data: Images with classes.
-        running_stats: Whether batch norm keeps running means for evaluation; else it uses the statistics of each batch.
-        init_seed: Seed of the initial weights (torch's default initialisation).
-
-    The other arguments are those of `module_problem`.
+    16 and 32 channels; 29,034 parameters on MNIST. With `running_stats`, batch norm keeps running means for evaluation;
+    else it uses the statistics of each batch. The other arguments are those of `one_hidden_layer`; `data` has images.
     """
     check_bool("running_stats", running_stats)
     channels, height, width = _image(shape, "A convolutional network")
@@ -106,13 +96,8 @@ def cnn(shape: Shape, classes: int, *, running_stats: bool = True) -> nn.Module:
 def resnet(shape: Shape, classes: int, *, blocks: int = 3, norm: Norm = "batch") -> nn.Module:
     """A small residual network for images of about 32 x 32: three stages of 16, 32 and 64 channels (He et al., 2016).
 
-    Args:
-        data: Images with classes.
-        blocks: Blocks per stage; 3 makes a ResNet-20.
-        norm: `"batch"`, whose running means belong to a client, or `"group"`, which has none.
-        init_seed: Seed of the initial weights (torch's default initialisation).
-
-    The other arguments are those of `module_problem`.
+    `blocks` are per stage; 3 makes a ResNet-20. `norm` is `"batch"`, whose running means belong to a client, or
+    `"group"`, which has none. The other arguments are those of `one_hidden_layer`; `data` has images.
     """
     blocks = check_integer("blocks", blocks, 1)
     check_choice("norm", norm, ("batch", "group"))

@@ -47,41 +47,37 @@ class LayerStack:
         """Write into `out` (k, d) the gradients at models (k, d), on rows (k, b, ...) with labels (k, b)."""
         weights = self._views(x)
         kept = [inputs.flatten(2)]  # the input of each layer
-        for layer, (weight, bias) in zip(self.layers[:-1], weights, strict=False):
-            if weight is None or bias is None:
-                kept.append(_ACTIVATIONS[type(layer)][0](kept[-1]))
-            else:
+        for layer in self.layers[:-1]:
+            if layer in weights:
+                weight, bias = weights[layer]
                 kept.append(torch.bmm(kept[-1], weight.mT).add_(bias[:, None]))
+            else:
+                kept.append(_ACTIVATIONS[type(layer)][0](kept[-1]))
         # Logits as (k, classes, b): torch's softmax is ten times slower over a short last dimension.
-        last, bias = weights[-1]
-        assert last is not None
-        assert bias is not None
+        last, bias = weights[self.layers[-1]]
         back = torch.softmax(torch.bmm(last, kept[-1].mT).add_(bias[..., None]), dim=1)
         at_label = labels[:, None]
         less = torch.full((), -1.0, dtype=x.dtype, device=x.device).expand_as(at_label)
         back = back.scatter_add_(1, at_label, less).div_(labels.shape[1]).mT
         pieces: list[Tensor] = []
-        for number in range(len(self.layers) - 1, -1, -1):
-            weight, _ = weights[number]
-            if weight is None:
-                back = _ACTIVATIONS[type(self.layers[number])][1](back, kept[number + 1])
+        for number, layer in reversed(list(enumerate(self.layers))):
+            if layer not in weights:
+                back = _ACTIVATIONS[type(layer)][1](back, kept[number + 1])
                 continue
             pieces += [back.sum(dim=1), torch.bmm(back.mT, kept[number]).flatten(1)]
             if number:
-                back = torch.bmm(back, weight)
+                back = torch.bmm(back, weights[layer][0])
         torch.cat(pieces[::-1], dim=1, out=out)
 
     @cached_property
-    def _sizes(self) -> list[int]:
-        shapes = [(layer.out_features, layer.in_features) for layer in self.layers if isinstance(layer, nn.Linear)]
-        return [size for rows, cols in shapes for size in (rows * cols, rows)]
+    def _linear(self) -> list[nn.Linear]:
+        return [layer for layer in self.layers if isinstance(layer, nn.Linear)]
 
-    def _views(self, x: Tensor) -> list[tuple[Tensor | None, Tensor | None]]:
+    @cached_property
+    def _sizes(self) -> list[int]:
+        return [p.numel() for layer in self._linear for p in (layer.weight, layer.bias)]
+
+    def _views(self, x: Tensor) -> dict[nn.Module, tuple[Tensor, Tensor]]:
         """Weights (k, out, in) and biases (k, out) of each linear layer, as views into the models."""
         pieces = iter(torch.split_with_sizes(x, self._sizes, 1))
-        return [
-            (next(pieces).view(-1, layer.out_features, layer.in_features), next(pieces))
-            if isinstance(layer, nn.Linear)
-            else (None, None)
-            for layer in self.layers
-        ]
+        return {layer: (next(pieces).view(-1, *layer.weight.shape), next(pieces)) for layer in self._linear}

@@ -12,7 +12,7 @@ from torch.func import functional_call, grad, vmap
 from torch.nn.modules.conv import _ConvNd
 
 from gossamer.errors import InputError, check_choice
-from gossamer.problems.base import Facts, Problem, as_device, as_dtype
+from gossamer.problems.base import DataProblem, Facts, as_device, as_dtype
 from gossamer.problems.data.datasets import Dataset, load
 from gossamer.problems.data.partition import Partition, split
 from gossamer.problems.data.rows import Rows
@@ -27,7 +27,7 @@ _GROUP_BYTES = 8 << 20  # of models and rows handled at once on a CPU, to fit it
 _ROWS = 500  # rows that go through a module at once on a CPU
 
 
-class ModuleProblem(Problem):
+class ModuleProblem(DataProblem):
     """f_i(x) = the loss of the module with parameters x, mean over client i's rows.
 
     Gradients use training mode, measurements evaluation mode. Buffers (the running means of batch norm) belong to a
@@ -36,19 +36,15 @@ class ModuleProblem(Problem):
     """
 
     measures_clients = False
-    rows: Rows
 
     def __init__(
         self, module: nn.Module, loss: Loss, rows: Rows, test: Rows | None, gradients: Gradients, about: Facts
     ) -> None:
-        self.rows, self.test, self.loss = rows, test, loss
-        self.dtype, self.device = rows.dtype, rows.features.device
-        self._about = about
         try:
-            own = copy.deepcopy(module).to(self.device, self.dtype)
+            own = copy.deepcopy(module).to(rows.features.device, rows.dtype)
         except Exception as error:  # lazy modules, and user code
             raise InputError(f"The module cannot be copied: {str(error).split(chr(10))[0].rstrip('.')}.") from None
-        self.module = own.train()
+        self.module, self.loss = own.train(), loss
         self._judged = copy.deepcopy(own).eval()
         trained = {name: p for name, p in own.named_parameters() if p.requires_grad}
         if any(isinstance(p, nn.parameter.UninitializedParameter) for p in trained.values()):
@@ -60,13 +56,13 @@ class ModuleProblem(Problem):
         self._start = torch.cat([p.detach().flatten() for p in trained.values()])
         self._buffers = {name: b.detach().clone() for name, b in own.named_buffers() if b is not None}
         self.has_buffers = bool(self._buffers)
-        self.clients, self.rows_per_client, self.d = rows.clients, rows.least, sum(self._sizes)
-        self.row_counts = None if rows.are_equal else rows.per_client
+        super().__init__(rows, test, sum(self._sizes), about)
         self.is_random, self.least_batch = try_out(self.module, loss, rows, test)
         side_by_side: Function = vmap(grad(self._with_buffers, has_aux=True))
         self._side_by_side = Replay(side_by_side) if can_replay(self.module, loss, self.device) else side_by_side
         self._measured = _ROWS if self.device.type == "cpu" else 20 * _ROWS  # rows at once; more on a GPU
         self.gradients = self._choose(gradients)
+        self._about = {"module": type(module).__name__, "gradients": self.gradients, **about}
 
     def _choose(self, asked: Gradients) -> Gradients:
         """Choose how to compute gradients for this module on this device, by rules from measurements.
@@ -76,15 +72,13 @@ class ModuleProblem(Problem):
         does not support use the loop.
         """
         check_choice("gradients", asked, ("auto", "closed", "vmap", "loop"))
-        classes = (
-            self.rows.labels.ndim == 1 and not self.rows.labels.is_floating_point() and self.rows.labels.min() >= 0
-        )
-        stack = LayerStack.of(self.module, self.loss) if classes else None
+        labels = self.rows.labels
+        are_classes = labels.ndim == 1 and not labels.is_floating_point() and labels.min() >= 0
+        self._stack = stack = LayerStack.of(self.module, self.loss) if are_classes else None
         if asked == "closed" and stack is None:
             raise InputError("Closed forms exist for nn.Sequential of linear layers and activations only; use 'auto'.")
         if self.is_random and asked in ("closed", "vmap"):
             raise InputError(f"A module that draws random numbers needs gradients='loop', got {asked!r}.")
-        self._stack = stack
         if asked != "auto":
             return asked
         if self.is_random or (self.device.type == "cpu" and any(isinstance(m, _ConvNd) for m in self.module.modules())):
@@ -99,27 +93,14 @@ class ModuleProblem(Problem):
             return "loop"
         return "vmap"
 
-    def only(self, client: int) -> "ModuleProblem":
-        """One client's rows; the test rows stay whole."""
-        one = copy.copy(self)
-        one.__dict__.pop("_fingerprint", None)
-        one.rows = self.rows.only(client)
-        one.clients, one.rows_per_client, one.row_counts = 1, one.rows.least, None
-        return one
-
     def content(self) -> Sequence[Any]:
         """The rows, and the module with its loss."""
-        test = None if self.test is None else self.test.content()
-        return [self.rows.content(), test, *module_content(self._judged, self.loss, self.rows)]
+        return [*super().content(), *module_content(self._judged, self.loss, self.rows)]
 
     # Gradients
 
     def gradient(
-        self,
-        x: Tensor,
-        batch: Tensor | None = None,
-        buffers: dict[str, Tensor] | None = None,
-        seeds: Tensor | None = None,
+        self, x: Tensor, batch: Tensor | None = None, buffers: Buffers | None = None, seeds: Tensor | None = None
     ) -> Tensor:
         """Row i: the gradient of client i's loss over its rows `batch[i]`, or over all of them, 500 at a time.
 
@@ -139,17 +120,13 @@ class ModuleProblem(Problem):
 
     def _groups(self, models: int, rows: int) -> Iterator[slice]:
         """Groups of models to handle together."""
-        if self.gradients == "loop":
-            together = models
-        else:
-            per_model = (self.d + rows * self.rows.width) * self.dtype.itemsize
-            together = max(1, (_GROUP_BYTES if self.device.type == "cpu" else 1 << 30) // per_model)
+        per_model = (self.d + rows * self.rows.width) * self.dtype.itemsize
+        most = max(1, (_GROUP_BYTES if self.device.type == "cpu" else 1 << 30) // per_model)
+        together = models if self.gradients == "loop" else most
         for begin in range(0, models, together):
             yield slice(begin, min(models, begin + together))
 
-    def _full_gradient(
-        self, x: Tensor, group: slice, buffers: dict[str, Tensor], seeds: Tensor | None, out: Tensor
-    ) -> None:
+    def _full_gradient(self, x: Tensor, group: slice, buffers: Buffers, seeds: Tensor | None, out: Tensor) -> None:
         """The mean over all rows of each client, from batches of a few hundred."""
         who = torch.arange(group.start, group.stop, device=self.device) % self.clients
         first, counts = self.rows.first[who], self.rows.per_client[who]
@@ -169,9 +146,7 @@ class ModuleProblem(Problem):
                 total[some] += part.double() * size / counts[some, None]
         out.copy_(total)
 
-    def _batch_gradient(
-        self, x: Tensor, index: Tensor, buffers: dict[str, Tensor], seeds: Tensor | None, out: Tensor
-    ) -> None:
+    def _batch_gradient(self, x: Tensor, index: Tensor, buffers: Buffers, seeds: Tensor | None, out: Tensor) -> None:
         flat = index.reshape(-1)
         inputs = self.rows.take(flat).view(*index.shape, *self.rows.features.shape[1:])
         labels = self.rows.labels.index_select(0, flat).view(*index.shape, *self.rows.labels.shape[1:])
@@ -183,7 +158,7 @@ class ModuleProblem(Problem):
         else:
             self._looped(x, inputs, labels, buffers, seeds, out)
 
-    def _vmapped(self, x: Tensor, inputs: Tensor, labels: Tensor, buffers: dict[str, Tensor]) -> Tensor:
+    def _vmapped(self, x: Tensor, inputs: Tensor, labels: Tensor, buffers: Buffers) -> Tensor:
         gradient, after = self._side_by_side(x, inputs, labels, buffers)
         for name, b in after.items():
             buffers[name].copy_(b)
@@ -195,7 +170,7 @@ class ModuleProblem(Problem):
         return self._loss(self.module, flat, after, inputs, labels), after
 
     def _looped(
-        self, x: Tensor, inputs: Tensor, labels: Tensor, buffers: dict[str, Tensor], seeds: Tensor | None, out: Tensor
+        self, x: Tensor, inputs: Tensor, labels: Tensor, buffers: Buffers, seeds: Tensor | None, out: Tensor
     ) -> None:
         chosen = [None] * len(x) if seeds is None else seeds.tolist()
         with torch.enable_grad(), own_generator(self.device, enabled=self.is_random):
@@ -207,9 +182,7 @@ class ModuleProblem(Problem):
                 loss = self._loss(self.module, leaf, own, inputs[i], labels[i])
                 out[i] = torch.autograd.grad(loss, leaf)[0]
 
-    def _loss(
-        self, module: nn.Module, flat: Tensor, buffers: dict[str, Tensor], inputs: Tensor, labels: Tensor
-    ) -> Tensor:
+    def _loss(self, module: nn.Module, flat: Tensor, buffers: Buffers, inputs: Tensor, labels: Tensor) -> Tensor:
         return self.loss(functional_call(module, self._named(flat) | buffers, (inputs,)), labels)
 
     def _named(self, flat: Tensor) -> dict[str, Tensor]:
@@ -223,7 +196,7 @@ class ModuleProblem(Problem):
         """A copy of the module's buffers for each model."""
         return {name: b.expand(models, *b.shape).clone() for name, b in self._buffers.items()}
 
-    def with_buffers(self, x: Tensor, buffers: dict[str, Tensor]) -> Tensor:
+    def with_buffers(self, x: Tensor, buffers: Buffers) -> Tensor:
         """Models (k, d) with their floating-point buffers appended, to be averaged; counters are left out."""
         floats = [b.reshape(len(b), -1).to(x.dtype) for b in buffers.values() if b.is_floating_point()]
         return torch.cat([x, *floats], dim=1) if floats else x
@@ -328,11 +301,6 @@ class ModuleProblem(Problem):
             direction = (product / largest).to(self.dtype)
         return largest
 
-    def describe(self) -> Facts:
-        """The module, the data and its split."""
-        about: Facts = {"module": type(self.module).__name__, "gradients": self.gradients}
-        return super().describe() | about | self._about
-
 
 def module_problem(
     module: nn.Module,
@@ -353,23 +321,15 @@ def module_problem(
 ) -> ModuleProblem:
     """Any `nn.Module` with any loss, and data divided among clients.
 
-    Args:
-        module: Takes a batch of rows, returns one tensor; all clients start from its parameters.
-        data: A torch `Dataset` of (features, label) pairs, a pair of arrays or tensors, or the name of a data set.
-        loss: Of (output, labels), the mean over the rows; cross-entropy unless given.
-        clients: Number of clients.
-        partition: `"sorted"` by label, `"iid"`, `"by_label"`, `"dirichlet:0.5"` or `"shards:2"`.
-        equal: Give every client equally many rows and drop the remainder; else keep all rows.
-        pixels: What to do with images of a named data set: divide by the largest value (`"unit"`), leave them as they
-            are (`"raw"`), or bring them to mean 0 and deviation 1 over the training rows (`"standard"`).
-        gradients: `"auto"`, in `"closed"` form (layers of nn.Linear), for all clients at once by `"vmap"`, or
-            in a `"loop"` over clients.
-        data_dir: Folder with data files.
-        test: Test rows, like `data`.
-        seed: Seed of a random partition.
-        dtype: float32 or float64; the module is cast to it.
-        device: Device of the tensors.
-        about: More facts for the records.
+    `module` takes a batch of rows and returns one tensor; all clients start from its parameters, cast to `dtype`.
+    `loss` takes (output, labels) and returns the mean over the rows; by default it is cross-entropy. `data` is a torch
+    `Dataset` of (features, label) pairs, a pair of arrays or tensors, or the name of a data set; `test` likewise.
+    `about` are more facts for the records. The other arguments are those of `logistic_regression`, and:
+
+    - `pixels`: what to do with images of a named data set: divide by the largest value (`"unit"`), leave them as they
+      are (`"raw"`), or bring them to mean 0 and deviation 1 over the training rows (`"standard"`).
+    - `gradients`: `"auto"`, in `"closed"` form (layers of nn.Linear), for all clients at once by `"vmap"`, or in a
+      `"loop"` over clients.
     """
     if not isinstance(module, nn.Module):
         raise InputError(f"`module` must be an nn.Module, got {type(module).__name__}.")
@@ -380,13 +340,13 @@ def module_problem(
     kind, where = as_dtype(dtype), as_device(device)
     dataset = load(data, data_dir, test)
     shares = split(dataset.labels, clients, partition, seed, equal=equal)
-    shift, scale = _normalisation(dataset, pixels)
-    rows = Rows.share(dataset.features, dataset.labels, shares, kind, where, shift, scale)
+    affine = _normalisation(dataset, pixels)
+    rows = Rows.share(dataset.features, dataset.labels, shares, kind, where, affine)
     test_rows = None
     if dataset.test_features is not None and dataset.test_labels is not None:
         every = [np.arange(len(dataset.test_labels))]
-        test_rows = Rows.share(dataset.test_features, dataset.test_labels, every, kind, where, shift, scale)
-    known: Facts = {"data": dataset.name, "partition": partition if isinstance(partition, str) else str(partition)}
+        test_rows = Rows.share(dataset.test_features, dataset.test_labels, every, kind, where, affine)
+    known: Facts = {"data": dataset.name, "partition": str(partition)}
     known |= {"pixels": pixels} if dataset.peak != 1 else {}
     return ModuleProblem(module, loss, rows, test_rows, gradients, known | (about or {}))
 
