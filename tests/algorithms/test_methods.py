@@ -11,7 +11,7 @@ from torch import Tensor
 import gossamer as gs
 from gossamer import algorithms as al
 from gossamer.algorithms.about import about
-from gossamer.algorithms.estimators import clip
+from gossamer.algorithms.porter import clip
 from gossamer.compression import packet
 from gossamer.compression.partial import Partial
 from gossamer.registry import methods

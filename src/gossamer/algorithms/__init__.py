@@ -1,59 +1,31 @@
 """The methods, one file each."""
 
-from gossamer.algorithms import schedules
-from gossamer.algorithms.base import Accepts, Algorithm, MethodInfo, Needs
-from gossamer.algorithms.beer import BEER
-from gossamer.algorithms.c_gt import CGT
-from gossamer.algorithms.cedas import CEDAS
-from gossamer.algorithms.centralized_sgd import CentralizedSGD
-from gossamer.algorithms.choco_sgd import CHOCOSGD
-from gossamer.algorithms.d2 import D2
-from gossamer.algorithms.d_get import DGET
-from gossamer.algorithms.deepsqueeze import DeepSqueeze
-from gossamer.algorithms.destress import DESTRESS
-from gossamer.algorithms.docom import DoCoM
-from gossamer.algorithms.dsgd import DSGD
-from gossamer.algorithms.extra import EXTRA
-from gossamer.algorithms.gradient_tracking import GradientTracking
-from gossamer.algorithms.gt_saga import GTSAGA
-from gossamer.algorithms.gt_sarah import GTSARAH
-from gossamer.algorithms.lead import LEAD
-from gossamer.algorithms.motef import MoTEF
-from gossamer.algorithms.motef_vr import MoTEFVR
-from gossamer.algorithms.nids import NIDS
-from gossamer.algorithms.porter import PORTER
-from gossamer.algorithms.round import Round, Samples
-from gossamer.algorithms.squarm_sgd import SQuARMSGD
-from gossamer.algorithms.surrogate import Surrogate
-
-__all__ = [
-    "BEER",
-    "CEDAS",
-    "CGT",
-    "CHOCOSGD",
-    "D2",
-    "DESTRESS",
-    "DGET",
-    "DSGD",
-    "EXTRA",
-    "GTSAGA",
-    "GTSARAH",
-    "LEAD",
-    "NIDS",
-    "PORTER",
-    "Accepts",
-    "Algorithm",
-    "CentralizedSGD",
-    "DeepSqueeze",
-    "DoCoM",
-    "GradientTracking",
-    "MethodInfo",
-    "MoTEF",
-    "MoTEFVR",
-    "Needs",
-    "Round",
-    "SQuARMSGD",
-    "Samples",
-    "Surrogate",
-    "schedules",
-]
+from gossamer.algorithms import schedules as schedules
+from gossamer.algorithms.base import Accepts as Accepts
+from gossamer.algorithms.base import Algorithm as Algorithm
+from gossamer.algorithms.base import MethodInfo as MethodInfo
+from gossamer.algorithms.base import Needs as Needs
+from gossamer.algorithms.beer import BEER as BEER
+from gossamer.algorithms.c_gt import CGT as CGT
+from gossamer.algorithms.cedas import CEDAS as CEDAS
+from gossamer.algorithms.centralized_sgd import CentralizedSGD as CentralizedSGD
+from gossamer.algorithms.choco_sgd import CHOCOSGD as CHOCOSGD
+from gossamer.algorithms.d2 import D2 as D2
+from gossamer.algorithms.d_get import DGET as DGET
+from gossamer.algorithms.deepsqueeze import DeepSqueeze as DeepSqueeze
+from gossamer.algorithms.destress import DESTRESS as DESTRESS
+from gossamer.algorithms.docom import DoCoM as DoCoM
+from gossamer.algorithms.dsgd import DSGD as DSGD
+from gossamer.algorithms.extra import EXTRA as EXTRA
+from gossamer.algorithms.gradient_tracking import GradientTracking as GradientTracking
+from gossamer.algorithms.gt_saga import GTSAGA as GTSAGA
+from gossamer.algorithms.gt_sarah import GTSARAH as GTSARAH
+from gossamer.algorithms.lead import LEAD as LEAD
+from gossamer.algorithms.motef import MoTEF as MoTEF
+from gossamer.algorithms.motef_vr import MoTEFVR as MoTEFVR
+from gossamer.algorithms.nids import NIDS as NIDS
+from gossamer.algorithms.porter import PORTER as PORTER
+from gossamer.algorithms.round import Round as Round
+from gossamer.algorithms.round import Samples as Samples
+from gossamer.algorithms.squarm_sgd import SQuARMSGD as SQuARMSGD
+from gossamer.algorithms.surrogate import Surrogate as Surrogate

@@ -2,6 +2,7 @@
 
 import dataclasses
 import textwrap
+from collections.abc import Sequence
 from typing import Any
 
 from gossamer import registry
@@ -24,15 +25,9 @@ def about(name: str) -> dict[str, Any]:
     }
 
 
-_COSTS = {
-    "name": "name",
-    "title": "method",
-    "messages": "messages",
-    "exchanges": "exchanges",
-    "gradients": "gradients",
-    "state": "state / d",
-}
-_PROMISES = {"name": "name", "compressors": "compressors", "assumes": "assumes", "rate": "rate"}
+_COSTS = ("name", "title", "messages", "exchanges", "gradients", "state")
+_PROMISES = ("name", "compressors", "assumes", "rate")
+_HEADINGS = {"title": "method", "state": "state / d"}  # of the other columns, their name
 
 
 def markdown_table() -> str:
@@ -40,8 +35,8 @@ def markdown_table() -> str:
     return _table(_COSTS) + "\n" + _table(_PROMISES)
 
 
-def _table(columns: dict[str, str]) -> str:
-    lines = [f"| {' | '.join(columns.values())} |", f"|{'---|' * len(columns)}"]
+def _table(columns: Sequence[str]) -> str:
+    lines = [f"| {' | '.join(_HEADINGS.get(key, key) for key in columns)} |", f"|{'---|' * len(columns)}"]
     for name in registry.methods.names():
         facts = about(name)
         cells = [f"`{facts[key]}`" if key == "name" else str(facts[key]).replace("|", "\\|") for key in columns]

@@ -2,26 +2,55 @@
 
 A method sees rows, never the network. Row i of every tensor belongs to client i, and several seeds stack their clients
 one seed after another. So the paper's matrices stand transposed, and H (W - I) is the `pull` of the surrogate `h`.
+A method's file imports its words from here.
 """
+# ruff: noqa: PLC0414
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from enum import Enum
-from typing import Any, ClassVar, Literal, Self
+from functools import partial
+from types import NoneType
+from typing import Any, ClassVar, Literal, Self, TypeVar, dataclass_transform, get_args, get_origin
 
 from torch import Tensor
 
-from gossamer.algorithms.round import Round
-from gossamer.algorithms.schedules import LR, Schedule, check_lr
-from gossamer.compression.base import Compressor
-from gossamer.errors import InputError, check_choice, check_unit, settle
+from gossamer import errors
+from gossamer.algorithms.round import Round as Round
+from gossamer.algorithms.schedules import LR as LR
+from gossamer.algorithms.schedules import Schedule, check_lr
+from gossamer.compression.base import Compressor as Compressor
+from gossamer.registry import methods
 
+Method = TypeVar("Method", bound="Algorithm")
 State = Any
 """A method's own frozen dataclass of tensors and surrogates, one row per client; it holds the models `x`, (rows, d)."""
 
 Start = Literal["full", "minibatch"]
 """Which gradient a tracker begins with."""
+
+
+def setting(default: Any, check: Callable[[str, Any], Any]) -> Any:
+    """A setting with a check of `gossamer.errors`; None passes where the type allows it."""
+    return field(default=default, metadata={"check": check})
+
+
+unit = partial(setting, check=errors.check_unit)
+count = partial(setting, check=partial(errors.check_integer, low=1))
+positive = partial(setting, check=errors.check_positive)
+nonnegative = partial(setting, check=errors.check_nonnegative)
+
+
+@dataclass_transform(frozen_default=True)
+def method(name: str) -> Callable[[type[Method]], type[Method]]:
+    """Make a class a frozen dataclass of its settings, and register it as a method."""
+    return lambda cls: methods.register(name)(dataclass(frozen=True)(cls))
+
+
+def variants(settings: Mapping[str, Any], *others: Mapping[str, Any]) -> tuple[Mapping[str, Any], ...]:
+    """Examples of a method: the settings, and the same with each of the others."""
+    return settings, *({**settings, **other} for other in others)
 
 
 class Accepts(Enum):
@@ -84,6 +113,20 @@ class Algorithm(ABC):
     examples: ClassVar[Sequence[Mapping[str, Any]]] = ({"lr": 0.05},)
     """Settings with which the conformance suite tries the class; it adds every compressor where there is one."""
 
+    def __post_init__(self) -> None:
+        """Check the settings; a method with more to check calls this first."""
+        errors.settle(self, lr=check_lr(self.lr))
+        if hasattr(self, "gamma"):
+            errors.settle(self, gamma=errors.check_unit("gamma", self.gamma))
+        check_settings(self)
+        compressor = getattr(self, "compressor", None)
+        is_biased = isinstance(compressor, Compressor) and not compressor.is_unbiased
+        if is_biased and self.info.compressors is Accepts.UNBIASED:
+            raise errors.InputError(
+                f"{self.info.title} needs an unbiased compressor, E C(x) = x, such as gossamer.qsgd(16), since its "
+                f"error must average out; {compressor} is biased."
+            )
+
     @abstractmethod
     def init(self, x: Tensor) -> State:
         """The state before the first round, from the (rows, d) models."""
@@ -136,29 +179,20 @@ class Algorithm(ABC):
         return "try " + " or ".join(steps)
 
 
-def check_steps(method: Any) -> None:
-    """Check the settings that methods have in common, as far as this one has them; call it in `__post_init__`."""
-    settle(method, lr=check_lr(method.lr))
-    if hasattr(method, "gamma"):
-        settle(method, gamma=check_unit("gamma", method.gamma))
-    if hasattr(method, "a"):
-        settle(method, a=None if method.a is None else check_unit("a", method.a))
-    if hasattr(method, "compressor"):
-        _check_compressor(method)
-    if hasattr(method, "start"):
-        check_choice("start", method.start, ("full", "minibatch"))
-
-
-def _check_compressor(method: Any) -> None:
-    """Refuse anything but a compressor (often a class in place of an instance), or a biased one where that fails."""
-    value = method.compressor
-    if not isinstance(value, Compressor):
-        raise InputError(f"`compressor` must be a compressor such as gossamer.gsgd(5), got {value!r}.")
-    if method.info.compressors is Accepts.UNBIASED and not value.is_unbiased:
-        raise InputError(
-            f"{method.info.title} needs an unbiased compressor, E C(x) = x, such as gossamer.qsgd(16), since its error "
-            f"must average out; {value} is biased."
-        )
+def check_settings(instance: Any) -> None:
+    """Check the fields that are made by `setting`, and those whose type is a Literal, a bool or a compressor."""
+    for one in fields(instance):
+        name, value = one.name, getattr(instance, one.name)
+        if value is None and NoneType in get_args(one.type):
+            continue
+        if "check" in one.metadata:
+            errors.settle(instance, **{name: one.metadata["check"](name, value)})
+        elif get_origin(one.type) is Literal:
+            errors.check_choice(name, value, get_args(one.type))
+        elif one.type is bool:
+            errors.check_bool(name, value)
+        elif one.type is Compressor and not isinstance(value, Compressor):
+            raise errors.InputError(f"`{name}` must be a compressor such as gossamer.gsgd(5), got {value!r}.")
 
 
 def map_state(state: State, function: Callable[[Tensor], Tensor]) -> State:

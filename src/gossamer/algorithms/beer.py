@@ -6,13 +6,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from gossamer.algorithms.base import Algorithm, MethodInfo, Start, check_steps
-from gossamer.algorithms.round import Round
-from gossamer.algorithms.schedules import LR
+from gossamer.algorithms.base import LR, Algorithm, Compressor, MethodInfo, Round, Start, method, variants
 from gossamer.algorithms.surrogate import Surrogate, zeros_float64
-from gossamer.compression.base import Compressor
-from gossamer.errors import check_choice
-from gossamer.registry import methods
 
 
 @dataclass(frozen=True)
@@ -27,8 +22,7 @@ class BEERState:
     """What line 6 subtracts: the gradient of the step before, or (reevaluated) the model it was taken at."""
 
 
-@methods.register("beer")
-@dataclass(frozen=True)
+@method("beer")
 class BEER(Algorithm):
     """BEER, Algorithm 1 of Zhao, Li, Li, Richtarik, Chi: *BEER: Fast O(1/T) Rate for Decentralized Nonconvex
     Optimization with Communication Compression*, NeurIPS 2022 (arXiv 2201.13320).
@@ -81,15 +75,7 @@ class BEER(Algorithm):
         """,
         lr_may_differ=True,
     )
-    examples = (
-        {"lr": 0.05, "gamma": 0.2},
-        {"lr": 0.05, "gamma": 0.2, "start": "minibatch"},
-        {"lr": 0.05, "gamma": 0.2, "tracker": "reevaluated"},
-    )
-
-    def __post_init__(self) -> None:
-        check_steps(self)
-        check_choice("tracker", self.tracker, ("stored", "reevaluated"))
+    examples = variants({"lr": 0.05, "gamma": 0.2}, {"start": "minibatch"}, {"tracker": "reevaluated"})
 
     def init(self, x: Tensor) -> BEERState:
         """H^0 = G^0 = 0; V^0 is taken in the first step."""

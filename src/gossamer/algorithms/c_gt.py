@@ -5,12 +5,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gossamer.algorithms.base import Accepts, Algorithm, MethodInfo, Start, check_steps
-from gossamer.algorithms.round import Round
-from gossamer.algorithms.schedules import LR
+from gossamer.algorithms.base import LR, Accepts, Algorithm, MethodInfo, Round, Start, method, unit, variants
 from gossamer.algorithms.surrogate import Surrogate, memory_step, zeros_float64
 from gossamer.compression.base import Compressor
-from gossamer.registry import methods
 
 
 @dataclass(frozen=True)
@@ -24,8 +21,7 @@ class CGTState:
     g: Surrogate
 
 
-@methods.register("c_gt")
-@dataclass(frozen=True)
+@method("c_gt")
 class CGT(Algorithm):
     """C-GT of Liao, Li, Huang, Pu: *A Compressed Gradient Tracking Method for Decentralized Optimization with Linear
     Convergence*, IEEE Transactions on Automatic Control 2022 (arXiv 2205.12623). Its theory is for strongly convex
@@ -56,7 +52,7 @@ class CGT(Algorithm):
     lr: LR
     gamma: float
     compressor: Compressor
-    a: float | None = None
+    a: float | None = unit(None)
     start: Start = "full"
 
     info = MethodInfo(
@@ -74,14 +70,7 @@ class CGT(Algorithm):
         """,
         lr_may_differ=True,
     )
-    examples = (
-        {"lr": 0.05, "gamma": 0.2},
-        {"lr": 0.05, "gamma": 0.2, "a": 0.5},
-        {"lr": 0.05, "gamma": 0.2, "start": "minibatch"},
-    )
-
-    def __post_init__(self) -> None:
-        check_steps(self)
+    examples = variants({"lr": 0.05, "gamma": 0.2}, {"a": 0.5}, {"start": "minibatch"})
 
     def init(self, x: Tensor) -> CGTState:
         """The memories start at zero; Y^0 is taken in the first step."""

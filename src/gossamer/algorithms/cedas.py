@@ -1,42 +1,20 @@
 """CEDAS: exact diffusion with compressed messages and a step size that may fall."""
 
-from dataclasses import dataclass
 from math import inf
 
 from torch import Tensor
 
-from gossamer.algorithms.base import Accepts, Algorithm, MethodInfo, check_steps
-from gossamer.algorithms.round import Round
-from gossamer.algorithms.schedules import LR
+from gossamer.algorithms.base import LR, Accepts, Algorithm, Compressor, MethodInfo, Round, method, unit
+from gossamer.algorithms.lead import DualState
 from gossamer.algorithms.surrogate import Surrogate, memory_step, zeros_float64
-from gossamer.compression.base import Compressor
-from gossamer.registry import methods
 
 
-@dataclass(frozen=True)
-class CEDASState:
-    """Models, the dual variable (float64), and COMM's memory."""
-
-    x: Tensor
-    dual: Tensor
-    h: Surrogate
-
-
-@methods.register("cedas")
-@dataclass(frozen=True)
+@method("cedas")
 class CEDAS(Algorithm):
     """CEDAS, Algorithm 1 of Huang, Pu: *CEDAS: A Compressed Decentralized Stochastic Gradient Method with Improved
     Convergence*, 2023 (arXiv 2301.05872).
 
-    =======  ========  =====================================================
-    here     paper     meaning
-    =======  ========  =====================================================
-    dual     D         the dual variable, in the range of I - W
-    h        H         COMM's memory of Y
-    a        alpha     how fast the memory follows
-    =======  ========  =====================================================
-
-    At a constant step it is LEAD with `mix_first`, with eta times its dual variable.
+    At a constant step it is LEAD with `mix_first`, with eta times its dual variable. The letters are LEAD's.
 
     Args:
         lr: eta, the step size, or a schedule.
@@ -50,12 +28,11 @@ class CEDAS(Algorithm):
     lr: LR
     gamma: float
     compressor: Compressor
-    a: float | None = None
+    a: float | None = unit(None)
 
     info = MethodInfo(
         title="CEDAS",
         paper="Huang and Pu, 2023 (arXiv 2301.05872)",
-        messages=1,
         state=4,
         compressors=Accepts.UNBIASED,
         assumes="bounded variance; any difference between the clients",
@@ -71,18 +48,15 @@ class CEDAS(Algorithm):
     )
     examples = ({"lr": 0.05, "gamma": 0.3}, {"lr": 0.05, "gamma": 0.3, "a": 0.5})
 
-    def __post_init__(self) -> None:
-        check_steps(self)
-
-    def init(self, x: Tensor) -> CEDASState:
+    def init(self, x: Tensor) -> DualState:
         """D = H = 0."""
-        return CEDASState(x, zeros_float64(x), Surrogate.zero("h", x))
+        return DualState(x, zeros_float64(x), Surrogate.zero("h", x))
 
-    def step(self, state: CEDASState, round: Round) -> CEDASState:
+    def step(self, state: DualState, round: Round) -> DualState:
         """One gradient, one message."""
         x, dual = state.x, state.dual
         z = x - round.lr * round.oracle(x)
         a = memory_step(self.a, self.compressor, x.shape[1], averages=True)
         (h,) = round.publish((state.h, z - dual), compressor=self.compressor, a=a)
         dual = dual - self.gamma / 2 * h.estimate().pull
-        return CEDASState((z - dual).to(x), dual, *round.arrived(h))
+        return DualState((z - dual).to(x), dual, *round.arrived(h))

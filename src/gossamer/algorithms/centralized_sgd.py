@@ -1,20 +1,14 @@
 """Centralized SGD and gradient descent: the yardstick."""
 
-from dataclasses import dataclass
 from typing import Literal
 
 from torch import Tensor
 
-from gossamer.algorithms.base import Algorithm, MethodInfo, Needs, check_steps
+from gossamer.algorithms.base import LR, Algorithm, MethodInfo, Needs, Round, method
 from gossamer.algorithms.dsgd import DSGDState
-from gossamer.algorithms.round import Round
-from gossamer.algorithms.schedules import LR
-from gossamer.errors import check_choice
-from gossamer.registry import methods
 
 
-@methods.register("centralized_sgd")
-@dataclass(frozen=True)
+@method("centralized_sgd")
 class CentralizedSGD(Algorithm):
     """SGD with everyone's gradients: what no decentralized method can beat round for round.
 
@@ -34,7 +28,6 @@ class CentralizedSGD(Algorithm):
     info = MethodInfo(
         title="Centralized SGD",
         paper="Robbins and Monro, 1951",
-        messages=1,
         state=1,
         assumes="that everyone can talk to everyone",
         rate="O(sigma/sqrt(nT)); O(1/T) with full gradients",
@@ -46,10 +39,6 @@ class CentralizedSGD(Algorithm):
         lr_may_differ=True,
     )
     examples = ({"lr": 0.05}, {"lr": 0.05, "batch": "full"})
-
-    def __post_init__(self) -> None:
-        check_steps(self)
-        check_choice("batch", self.batch, ("minibatch", "full"))
 
     @property
     def needs(self) -> Needs | None:

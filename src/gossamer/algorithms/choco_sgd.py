@@ -5,13 +5,8 @@ from typing import Literal
 
 from torch import Tensor
 
-from gossamer.algorithms.base import Algorithm, MethodInfo, check_steps
-from gossamer.algorithms.round import Round
-from gossamer.algorithms.schedules import LR
+from gossamer.algorithms.base import LR, Algorithm, Compressor, MethodInfo, Round, method
 from gossamer.algorithms.surrogate import Surrogate
-from gossamer.compression.base import Compressor
-from gossamer.errors import check_choice
-from gossamer.registry import methods
 
 
 @dataclass(frozen=True)
@@ -22,8 +17,7 @@ class CHOCOState:
     h: Surrogate
 
 
-@methods.register("choco_sgd")
-@dataclass(frozen=True)
+@method("choco_sgd")
 class CHOCOSGD(Algorithm):
     """CHOCO-SGD, Algorithm 2 of Koloskova, Stich, Jaggi: *Decentralized Stochastic Optimization and Gossip Algorithms
     with Compressed Communication*, ICML 2019 (arXiv 1902.00340).
@@ -58,7 +52,6 @@ class CHOCOSGD(Algorithm):
     info = MethodInfo(
         title="CHOCO-SGD",
         paper="Koloskova et al., 2019 (arXiv 1902.00340)",
-        messages=1,
         state=3,
         assumes="bounded gradients",
         rate="O(sigma/sqrt(nT) + (G/(alpha rho^2 T))^(2/3)) (arXiv 1907.09356); a floor at constant step",
@@ -71,10 +64,6 @@ class CHOCOSGD(Algorithm):
         lr_may_differ=True,
     )
     examples = ({"lr": 0.05, "gamma": 0.2}, {"lr": 0.05, "gamma": 0.2, "order": "stale"})
-
-    def __post_init__(self) -> None:
-        check_steps(self)
-        check_choice("order", self.order, ("fresh", "stale"))
 
     def init(self, x: Tensor) -> CHOCOState:
         """The surrogates start at zero."""

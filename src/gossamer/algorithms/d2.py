@@ -4,24 +4,25 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from gossamer.algorithms.base import Algorithm, MethodInfo, check_steps
-from gossamer.algorithms.round import Round
-from gossamer.algorithms.schedules import LR
-from gossamer.errors import InputError, check_bool
-from gossamer.registry import methods
+from gossamer.algorithms.base import LR, Algorithm, MethodInfo, Round, method
+from gossamer.errors import InputError
 
 
 @dataclass(frozen=True)
 class D2State:
-    """The models; the same in float64; and what the next step subtracts, x - lr grad of the step before, in float64."""
+    """The models; the same in float64; and what the next step subtracts, such as x - lr grad of the step before."""
 
     x: Tensor
     exact: Tensor
     old: Tensor
 
+    @classmethod
+    def start(cls, x: Tensor) -> "D2State":
+        """With `old` = x, the first step's 2 x - old is x alone."""
+        return cls(x, x.double(), x.double())
 
-@methods.register("d2")
-@dataclass(frozen=True)
+
+@method("d2")
 class D2(Algorithm):
     """D2 of Tang, Lian, Yan, Zhang, Liu: *D2: Decentralized Training over Decentralized Data*, ICML 2018
     (arXiv 1803.07068). Exact whatever the difference between the clients.
@@ -46,7 +47,6 @@ class D2(Algorithm):
     info = MethodInfo(
         title="D2",
         paper="Tang et al., 2018 (arXiv 1803.07068)",
-        messages=1,
         state=3,
         assumes="smallest eigenvalue of W above -1/3 (lazy: always so)",
         rate="O(sigma/sqrt(nT)), whatever the difference between the clients",
@@ -58,11 +58,6 @@ class D2(Algorithm):
         lr_may_differ=True,
     )
     examples = ({"lr": 0.05}, {"lr": 0.05, "mix_first": False})
-
-    def __post_init__(self) -> None:
-        check_steps(self)
-        check_bool("lazy", self.lazy)
-        check_bool("mix_first", self.mix_first)
 
     @property
     def mixed_in(self) -> float:
@@ -79,8 +74,7 @@ class D2(Algorithm):
 
     def init(self, x: Tensor) -> D2State:
         """With `old` = x, the first step's 2 x - old is x alone."""
-        exact = x.double()
-        return D2State(x, exact, exact)
+        return D2State.start(x)
 
     def step(self, state: D2State, round: Round) -> D2State:
         """Extrapolate, then mix."""

@@ -1,21 +1,14 @@
 """D-GET: gradient estimation and tracking."""
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 
-from gossamer.algorithms.base import Algorithm, MethodInfo, Needs, check_steps
+from gossamer.algorithms.base import LR, Algorithm, MethodInfo, Needs, Round, count, method
 from gossamer.algorithms.gt_sarah import SARAHState, recursive_tracking
-from gossamer.algorithms.round import Round
-from gossamer.algorithms.schedules import LR
 from gossamer.algorithms.surrogate import zeros_float64
-from gossamer.errors import check_integer, settle
-from gossamer.registry import methods
 
 
-@methods.register("d_get")
-@dataclass(frozen=True)
+@method("d_get")
 class DGET(Algorithm):
     """D-GET, Algorithm 1 of Sun, Lu, Hong: *Improving the Sample and Communication Complexity for Decentralized
     Non-Convex Optimization: A Joint Gradient Estimation and Tracking Approach*, ICML 2020 (arXiv 1910.05857).
@@ -34,7 +27,8 @@ class DGET(Algorithm):
     """
 
     lr: LR
-    period: int = 10
+    period: int = count(10)
+    needs = Needs.FULL_GRADIENTS
 
     info = MethodInfo(
         title="D-GET",
@@ -53,15 +47,6 @@ class DGET(Algorithm):
         lr_may_differ=True,
     )
     examples = ({"lr": 0.05}, {"lr": 0.05, "period": 3})
-
-    def __post_init__(self) -> None:
-        check_steps(self)
-        settle(self, period=check_integer("period", self.period, 1))
-
-    @property
-    def needs(self) -> Needs:
-        """Every now and then."""
-        return Needs.FULL_GRADIENTS
 
     def init(self, x: Tensor) -> SARAHState:
         """Y and v are taken in the first step."""

@@ -4,12 +4,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from gossamer.algorithms.base import Algorithm, MethodInfo, check_steps
-from gossamer.algorithms.round import Round
-from gossamer.algorithms.schedules import LR
+from gossamer.algorithms.base import LR, Algorithm, Compressor, MethodInfo, Round, method
 from gossamer.algorithms.surrogate import zeros_float64
-from gossamer.compression.base import Compressor
-from gossamer.registry import methods
 
 
 @dataclass(frozen=True)
@@ -20,8 +16,7 @@ class DeepSqueezeState:
     error: Tensor
 
 
-@methods.register("deepsqueeze")
-@dataclass(frozen=True)
+@method("deepsqueeze")
 class DeepSqueeze(Algorithm):
     """DeepSqueeze, Algorithm 1 of Tang, Lian, Qiu, Yuan, Zhang, Zhang, Liu: *DeepSqueeze: Decentralization Meets
     Error-Compensated Compression*, 2019 (arXiv 1907.07346).
@@ -52,7 +47,6 @@ class DeepSqueeze(Algorithm):
     info = MethodInfo(
         title="DeepSqueeze",
         paper="Tang et al., 2019 (arXiv 1907.07346)",
-        messages=1,
         state=2,
         assumes="bounded dissimilarity",
         rate="O(sigma/sqrt(nT)) leading; a floor at constant step",
@@ -64,9 +58,6 @@ class DeepSqueeze(Algorithm):
         lr_may_differ=True,
     )
     examples = ({"lr": 0.02, "gamma": 0.05},)
-
-    def __post_init__(self) -> None:
-        check_steps(self)
 
     def init(self, x: Tensor) -> DeepSqueezeState:
         """Nothing has been left out."""

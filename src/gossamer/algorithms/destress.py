@@ -4,12 +4,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from gossamer.algorithms.base import Algorithm, MethodInfo, Needs, check_steps
-from gossamer.algorithms.round import Round
-from gossamer.algorithms.schedules import LR
+from gossamer.algorithms.base import LR, Algorithm, MethodInfo, Needs, Round, count, method, unit
 from gossamer.algorithms.surrogate import zeros_float64
-from gossamer.errors import check_integer, check_unit, settle
-from gossamer.registry import methods
 
 
 @dataclass(frozen=True)
@@ -24,8 +20,7 @@ class DESTRESSState:
     """The full gradient of the last refresh."""
 
 
-@methods.register("destress")
-@dataclass(frozen=True)
+@method("destress")
 class DESTRESS(Algorithm):
     """DESTRESS, Algorithm 1 of Li, Li, Chi: *DESTRESS: Computation-Optimal and Communication-Efficient Decentralized
     Nonconvex Finite-Sum Optimization*, SIAM Journal on Mathematics of Data Science 2022 (arXiv 2110.01165).
@@ -46,10 +41,11 @@ class DESTRESS(Algorithm):
     """
 
     lr: LR
-    period: int = 10
-    inner_mixing: int = 2
-    outer_mixing: int = 2
-    activation: float = 1.0
+    period: int = count(10)
+    inner_mixing: int = count(2)
+    outer_mixing: int = count(2)
+    activation: float = unit(1.0)
+    needs = Needs.FULL_GRADIENTS
 
     info = MethodInfo(
         title="DESTRESS",
@@ -69,17 +65,6 @@ class DESTRESS(Algorithm):
         lr_may_differ=True,
     )
     examples = ({"lr": 0.05}, {"lr": 0.05, "period": 3, "inner_mixing": 1, "outer_mixing": 3, "activation": 0.7})
-
-    def __post_init__(self) -> None:
-        integers = ("period", "inner_mixing", "outer_mixing")
-        check_steps(self)
-        settle(self, **{name: check_integer(name, getattr(self, name), 1) for name in integers})
-        settle(self, activation=check_unit("activation", self.activation))
-
-    @property
-    def needs(self) -> Needs:
-        """At every refresh."""
-        return Needs.FULL_GRADIENTS
 
     def init(self, x: Tensor) -> DESTRESSState:
         """s = 0 and F(X_last) = 0."""

@@ -1,34 +1,14 @@
 """DoCoM: compressed gossip of models and of momentum-based trackers."""
 
-from dataclasses import dataclass
 from typing import Literal
 
 from torch import Tensor
 
-from gossamer.algorithms.base import Algorithm, MethodInfo, Start, check_steps
-from gossamer.algorithms.estimators import storm
-from gossamer.algorithms.round import Round
-from gossamer.algorithms.schedules import LR
-from gossamer.algorithms.surrogate import Surrogate, zeros_float64
-from gossamer.compression.base import Compressor
-from gossamer.errors import check_choice, check_unit, settle
-from gossamer.registry import methods
+from gossamer.algorithms.base import LR, Algorithm, Compressor, MethodInfo, Round, Start, method, unit, variants
+from gossamer.algorithms.tracking import TrackedEstimate, storm
 
 
-@dataclass(frozen=True)
-class DoCoMState:
-    """Models and trackers with their surrogates; STORM's estimates; the models of the step before."""
-
-    x: Tensor
-    h: Surrogate
-    v: Tensor
-    g: Surrogate
-    m: Tensor
-    old_x: Tensor
-
-
-@methods.register("docom")
-@dataclass(frozen=True)
+@method("docom")
 class DoCoM(Algorithm):
     """DoCoM, Algorithm 1 of Yau, Wai: *DoCoM: Compressed Decentralized Optimization with Near-Optimal Sample
     Complexity*, TMLR 2023 (arXiv 2202.00255).
@@ -58,7 +38,7 @@ class DoCoM(Algorithm):
     lr: LR
     gamma: float
     compressor: Compressor
-    beta: float = 0.1
+    beta: float = unit(0.1)
     order: Literal["fresh", "stale"] = "fresh"
     start: Start = "full"
 
@@ -78,22 +58,13 @@ class DoCoM(Algorithm):
         """,
         lr_may_differ=True,
     )
-    examples = (
-        {"lr": 0.05, "gamma": 0.2},
-        {"lr": 0.05, "gamma": 0.2, "beta": 0.5, "order": "stale", "start": "minibatch"},
-    )
+    examples = variants({"lr": 0.05, "gamma": 0.2}, {"beta": 0.5, "order": "stale", "start": "minibatch"})
 
-    def __post_init__(self) -> None:
-        check_steps(self)
-        settle(self, beta=check_unit("beta", self.beta))
-        check_choice("order", self.order, ("fresh", "stale"))
-
-    def init(self, x: Tensor) -> DoCoMState:
+    def init(self, x: Tensor) -> TrackedEstimate:
         """Surrogates at zero; the trackers are taken in the first step."""
-        zero = zeros_float64(x)
-        return DoCoMState(x, Surrogate.zero("h", x), zero, Surrogate.zero("g", x), zero, x)
+        return TrackedEstimate.start(x)
 
-    def step(self, state: DoCoMState, round: Round) -> DoCoMState:
+    def step(self, state: TrackedEstimate, round: Round) -> TrackedEstimate:
         """The trackers at this model, then the next model."""
         x, gamma, compressor = state.x, self.gamma, self.compressor
         h, g = round.arrived(state.h, state.g)
@@ -104,11 +75,11 @@ class DoCoM(Algorithm):
             new = x - (round.lr * v).to(x)
             new = new + (gamma * h.pull).to(x)
             h, g = round.publish((h, new), (g, v if round.t else None), compressor=compressor)
-            return DoCoMState(new, h, v, g, m, x)
+            return TrackedEstimate(new, h, v, g, m, x)
 
         if round.t:
             g = round.arrived(*round.publish((g, v), compressor=compressor))[0]
             v = v + gamma * g.pull
         new = x - (round.lr * v).to(x)
         (h,) = round.arrived(*round.publish((h, new), compressor=compressor))
-        return DoCoMState(new + (gamma * h.pull).to(x), h, v, g, m, x)
+        return TrackedEstimate(new + (gamma * h.pull).to(x), h, v, g, m, x)

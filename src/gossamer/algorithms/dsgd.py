@@ -5,11 +5,7 @@ from typing import Literal
 
 from torch import Tensor
 
-from gossamer.algorithms.base import Algorithm, MethodInfo, check_steps
-from gossamer.algorithms.round import Round
-from gossamer.algorithms.schedules import LR
-from gossamer.errors import check_choice
-from gossamer.registry import methods
+from gossamer.algorithms.base import LR, Algorithm, MethodInfo, Round, method
 
 
 @dataclass(frozen=True)
@@ -19,8 +15,7 @@ class DSGDState:
     x: Tensor
 
 
-@methods.register("dsgd")
-@dataclass(frozen=True)
+@method("dsgd")
 class DSGD(Algorithm):
     """DSGD (D-PSGD) of Lian et al.: *Can Decentralized Algorithms Outperform Centralized Algorithms?*, NeurIPS 2017
     (arXiv 1705.09056). At a constant step it stops at a floor that grows with the difference between the clients.
@@ -39,7 +34,6 @@ class DSGD(Algorithm):
     info = MethodInfo(
         title="DSGD",
         paper="Lian et al., 2017 (arXiv 1705.09056)",
-        messages=1,
         state=1,
         assumes="bounded dissimilarity",
         rate="O(sigma/sqrt(nT)) + terms in zeta^2/rho^2; a floor at constant step",
@@ -51,10 +45,6 @@ class DSGD(Algorithm):
         lr_may_differ=True,
     )
     examples = ({"lr": 0.05}, {"lr": 0.05, "order": "adapt-then-combine"})
-
-    def __post_init__(self) -> None:
-        check_steps(self)
-        check_choice("order", self.order, ("combine-then-adapt", "adapt-then-combine"))
 
     def init(self, x: Tensor) -> DSGDState:
         """The models."""

@@ -1,26 +1,12 @@
 """EXTRA: exact first-order decentralized optimization, uncompressed."""
 
-from dataclasses import dataclass
-
 from torch import Tensor
 
-from gossamer.algorithms.base import Algorithm, MethodInfo, check_steps
-from gossamer.algorithms.round import Round
-from gossamer.algorithms.schedules import LR
-from gossamer.registry import methods
+from gossamer.algorithms.base import LR, Algorithm, MethodInfo, Round, method
+from gossamer.algorithms.d2 import D2State
 
 
-@dataclass(frozen=True)
-class EXTRAState:
-    """The models; the same in float64; and what the next step subtracts, X W~ - lr grad of the step before."""
-
-    x: Tensor
-    exact: Tensor
-    old: Tensor
-
-
-@methods.register("extra")
-@dataclass(frozen=True)
+@method("extra")
 class EXTRA(Algorithm):
     """EXTRA of Shi, Ling, Wu, Yin: *EXTRA: An Exact First-Order Algorithm for Decentralized Consensus Optimization*,
     SIAM Journal on Optimization 2015 (arXiv 1404.6264).
@@ -36,11 +22,11 @@ class EXTRA(Algorithm):
     """
 
     lr: LR
+    mixed_in = 0.5  # W~ = (I + W)/2
 
     info = MethodInfo(
         title="EXTRA",
         paper="Shi et al., 2015 (arXiv 1404.6264)",
-        messages=1,
         state=3,
         assumes="convexity",
         rate="O(1/T) convex; linear if strongly convex",
@@ -52,23 +38,15 @@ class EXTRA(Algorithm):
         lr_may_differ=True,
     )
 
-    def __post_init__(self) -> None:
-        check_steps(self)
-
-    @property
-    def mixed_in(self) -> float:
-        """W~ = (I + W)/2."""
-        return 0.5
-
-    def init(self, x: Tensor) -> EXTRAState:
+    def init(self, x: Tensor) -> D2State:
         """With `old` = x, the first step is x W - lr grad."""
-        return EXTRAState(x, x.double(), x.double())
+        return D2State.start(x)
 
-    def step(self, state: EXTRAState, round: Round) -> EXTRAState:
+    def step(self, state: D2State, round: Round) -> D2State:
         """The models travel while the gradient is taken."""
         x = state.exact
         sent = round.send(x=x)
         moved = round.lr * round.oracle(state.x)
         mixed = x + sent.pulls()[0]  # X W
         exact = x + mixed - state.old - moved
-        return EXTRAState(exact.to(state.x), exact, (x + mixed) / 2 - moved)
+        return D2State(exact.to(state.x), exact, (x + mixed) / 2 - moved)

@@ -6,14 +6,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from gossamer.algorithms.base import Algorithm, MethodInfo, Start, check_steps
-from gossamer.algorithms.round import Round
-from gossamer.algorithms.schedules import LR
+from gossamer.algorithms.base import LR, Algorithm, MethodInfo, Round, Start, method, variants
 from gossamer.algorithms.surrogate import zeros_float64
-from gossamer.errors import check_choice
-from gossamer.registry import methods
-
-_ORDERS = ("combine-then-adapt", "adapt-then-combine", "semi")
 
 
 @dataclass(frozen=True)
@@ -25,8 +19,7 @@ class TrackingState:
     gradient: Tensor
 
 
-@methods.register("gradient_tracking")
-@dataclass(frozen=True)
+@method("gradient_tracking")
 class GradientTracking(Algorithm):
     """Gradient tracking: DIGing (Nedic, Olshevsky, Shi, arXiv 1607.03218), in its other orders Aug-DGM (Xu, Zhu, Soh,
     Xie, CDC 2015), NEXT (Di Lorenzo, Scutari, arXiv 1602.00591) and DSGT (Pu, Nedic, arXiv 1805.11454).
@@ -65,15 +58,7 @@ class GradientTracking(Algorithm):
         step_pace=0.2,
         lr_may_differ=True,
     )
-    examples = (
-        {"lr": 0.05},
-        {"lr": 0.05, "order": "adapt-then-combine"},
-        {"lr": 0.05, "order": "semi", "start": "minibatch"},
-    )
-
-    def __post_init__(self) -> None:
-        check_steps(self)
-        check_choice("order", self.order, _ORDERS)
+    examples = variants({"lr": 0.05}, {"order": "adapt-then-combine"}, {"order": "semi", "start": "minibatch"})
 
     def init(self, x: Tensor) -> TrackingState:
         """Y^0 is taken in the first step."""

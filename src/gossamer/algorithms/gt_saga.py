@@ -6,12 +6,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from gossamer.algorithms.base import Algorithm, MethodInfo, Needs, check_steps
+from gossamer.algorithms.base import LR, Algorithm, MethodInfo, Needs, method
 from gossamer.algorithms.round import Round, Samples
-from gossamer.algorithms.schedules import LR
 from gossamer.algorithms.surrogate import zeros_float64
-from gossamer.errors import check_choice
-from gossamer.registry import methods
 
 
 @dataclass(frozen=True)
@@ -25,8 +22,7 @@ class GTSAGAState:
     """(rows, m, d)."""
 
 
-@methods.register("gt_saga")
-@dataclass(frozen=True)
+@method("gt_saga")
 class GTSAGA(Algorithm):
     """GT-SAGA, Algorithm 1 of Xin, Khan, Kar: *A Fast Randomized Incremental Gradient Method for Decentralized
     Nonconvex Optimization*, IEEE Transactions on Automatic Control 2022 (arXiv 2011.03853).
@@ -55,6 +51,7 @@ class GTSAGA(Algorithm):
 
     lr: LR
     order: Literal["adapt-then-combine", "combine-then-adapt"] = "adapt-then-combine"
+    needs = Needs.ROW_GRADIENTS
 
     info = MethodInfo(
         title="GT-SAGA",
@@ -79,15 +76,6 @@ class GTSAGA(Algorithm):
         lr_may_differ=True,
     )
     examples = ({"lr": 0.05}, {"lr": 0.05, "order": "combine-then-adapt"})
-
-    def __post_init__(self) -> None:
-        check_steps(self)
-        check_choice("order", self.order, ("adapt-then-combine", "combine-then-adapt"))
-
-    @property
-    def needs(self) -> Needs:
-        """One gradient per row."""
-        return Needs.ROW_GRADIENTS
 
     def init(self, x: Tensor) -> GTSAGAState:
         """The table is filled in the first step."""

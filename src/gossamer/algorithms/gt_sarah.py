@@ -5,13 +5,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gossamer.algorithms.base import Algorithm, MethodInfo, Needs, check_steps
-from gossamer.algorithms.estimators import sarah
-from gossamer.algorithms.round import Round
-from gossamer.algorithms.schedules import LR
+from gossamer.algorithms.base import LR, Algorithm, MethodInfo, Needs, Round, count, method
 from gossamer.algorithms.surrogate import zeros_float64
-from gossamer.errors import check_integer, settle
-from gossamer.registry import methods
 
 
 @dataclass(frozen=True)
@@ -24,8 +19,7 @@ class SARAHState:
     v: Tensor
 
 
-@methods.register("gt_sarah")
-@dataclass(frozen=True)
+@method("gt_sarah")
 class GTSARAH(Algorithm):
     """GT-SARAH, Algorithm 1 of Xin, Khan, Kar: *Fast Decentralized Nonconvex Finite-Sum Optimization with Recursive
     Variance Reduction*, SIAM Journal on Optimization 2022 (arXiv 2008.07428).
@@ -40,7 +34,8 @@ class GTSARAH(Algorithm):
     """
 
     lr: LR
-    period: int = 10
+    period: int = count(10)
+    needs = Needs.FULL_GRADIENTS
 
     info = MethodInfo(
         title="GT-SARAH",
@@ -60,15 +55,6 @@ class GTSARAH(Algorithm):
     )
     examples = ({"lr": 0.05}, {"lr": 0.05, "period": 3})
 
-    def __post_init__(self) -> None:
-        check_steps(self)
-        settle(self, period=check_integer("period", self.period, 1))
-
-    @property
-    def needs(self) -> Needs:
-        """Every now and then."""
-        return Needs.FULL_GRADIENTS
-
     def init(self, x: Tensor) -> SARAHState:
         """Y = v = 0."""
         return SARAHState(x, x, zeros_float64(x), torch.zeros_like(x))
@@ -82,6 +68,6 @@ def recursive_tracking(state: SARAHState, round: Round, *, is_full: bool) -> SAR
     """SARAH's estimate at X^t, the tracker, and X^(t+1); X^t and the old tracker travel while gradients are taken."""
     x, y = state.x, state.y
     sent = round.send(x=x, y=y)
-    v = sarah(state.v, round, x, state.old_x, is_full=is_full)
+    v = round.oracle.full(x) if is_full else round.oracle(x) - round.oracle(state.old_x) + state.v
     y = y + sent.pulls()[1] + v - state.v
     return SARAHState((sent.mixed()[0] - round.lr * y).to(x), x, y, v)

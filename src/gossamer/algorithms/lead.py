@@ -5,17 +5,13 @@ from math import inf
 
 from torch import Tensor
 
-from gossamer.algorithms.base import Accepts, Algorithm, MethodInfo, check_steps
-from gossamer.algorithms.round import Round
-from gossamer.algorithms.schedules import LR
+from gossamer.algorithms.base import LR, Accepts, Algorithm, Compressor, MethodInfo, Round, method, unit, variants
 from gossamer.algorithms.surrogate import Surrogate, memory_step, zeros_float64
-from gossamer.compression.base import Compressor
-from gossamer.errors import InputError, check_bool
-from gossamer.registry import methods
+from gossamer.errors import InputError
 
 
 @dataclass(frozen=True)
-class LEADState:
+class DualState:
     """Models, the dual variable (float64), and COMM's memory."""
 
     x: Tensor
@@ -23,8 +19,7 @@ class LEADState:
     h: Surrogate
 
 
-@methods.register("lead")
-@dataclass(frozen=True)
+@method("lead")
 class LEAD(Algorithm):
     """LEAD, Algorithm 1 of Liu, Li, Wang, Tang, Yan: *Linear Convergent Decentralized Optimization with Compression*,
     ICLR 2021 (arXiv 2007.00232).
@@ -53,13 +48,12 @@ class LEAD(Algorithm):
     lr: LR
     gamma: float
     compressor: Compressor
-    a: float | None = None
+    a: float | None = unit(None)
     mix_first: bool = False
 
     info = MethodInfo(
         title="LEAD",
         paper="Liu et al., 2021 (arXiv 2007.00232)",
-        messages=1,
         state=4,
         compressors=Accepts.UNBIASED,
         assumes="strong convexity",
@@ -74,23 +68,18 @@ class LEAD(Algorithm):
         step_pace=inf,
         lr_may_differ=True,
     )
-    examples = (
-        {"lr": 0.05, "gamma": 0.3},
-        {"lr": 0.05, "gamma": 0.3, "a": 0.5},
-        {"lr": 0.05, "gamma": 0.3, "mix_first": True},
-    )
+    examples = variants({"lr": 0.05, "gamma": 0.3}, {"a": 0.5}, {"mix_first": True})
 
     def __post_init__(self) -> None:
-        check_steps(self)
+        super().__post_init__()
         if getattr(self.lr, "eta_min", 1.0) == 0:
             raise InputError(f"LEAD divides by its step size, which {self.lr} takes to 0; set `eta_min`, or use CEDAS.")
-        check_bool("mix_first", self.mix_first)
 
-    def init(self, x: Tensor) -> LEADState:
+    def init(self, x: Tensor) -> DualState:
         """D = H = 0."""
-        return LEADState(x, zeros_float64(x), Surrogate.zero("h", x))
+        return DualState(x, zeros_float64(x), Surrogate.zero("h", x))
 
-    def step(self, state: LEADState, round: Round) -> LEADState:
+    def step(self, state: DualState, round: Round) -> DualState:
         """One gradient, one message; in the first round line 2, without a message."""
         x, dual, eta = state.x, state.dual, round.lr
         z = x - eta * round.oracle(x)
@@ -99,4 +88,4 @@ class LEAD(Algorithm):
         a = memory_step(self.a, self.compressor, x.shape[1], averages=True)
         (h,) = round.publish((state.h, z - eta * dual), compressor=self.compressor, a=a)
         dual = dual - self.gamma / (2 * eta) * h.estimate().pull
-        return LEADState((z - eta * dual).to(x), dual, *round.arrived(h))
+        return DualState((z - eta * dual).to(x), dual, *round.arrived(h))

@@ -4,30 +4,19 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from gossamer.algorithms.base import Algorithm, MethodInfo, Start, check_steps
-from gossamer.algorithms.estimators import momentum
-from gossamer.algorithms.round import Round
-from gossamer.algorithms.schedules import LR
-from gossamer.algorithms.surrogate import Surrogate, zeros_float64
-from gossamer.algorithms.tracking import Tracked, track
-from gossamer.compression.base import Compressor
-from gossamer.errors import check_unit, settle
-from gossamer.registry import methods
+from gossamer.algorithms.base import LR, Algorithm, Compressor, MethodInfo, Round, Start, method, unit
+from gossamer.algorithms.surrogate import zeros_float64
+from gossamer.algorithms.tracking import Tracked, letters, track
 
 
 @dataclass(frozen=True)
-class MoTEFState:
+class MoTEFState(Tracked):
     """BEER's letters, and the momentum M."""
 
-    x: Tensor
-    h: Surrogate
-    v: Tensor
-    g: Surrogate
     m: Tensor
 
 
-@methods.register("motef")
-@dataclass(frozen=True)
+@method("motef")
 class MoTEF(Algorithm):
     """MoTEF, Algorithm 1 of Islamov, Gao, Stich: *Towards Faster Decentralized Stochastic Optimization with
     Communication Compression*, ICLR 2025 (arXiv 2405.20114): BEER on Polyak's momentum in place of gradients, which
@@ -59,7 +48,7 @@ class MoTEF(Algorithm):
     lr: LR
     gamma: float
     compressor: Compressor
-    lam: float = 0.1
+    lam: float = unit(0.1)
     start: Start = "full"
 
     info = MethodInfo(
@@ -80,18 +69,12 @@ class MoTEF(Algorithm):
     )
     examples = ({"lr": 0.05, "gamma": 0.2}, {"lr": 0.05, "gamma": 0.2, "lam": 1.0, "start": "minibatch"})
 
-    def __post_init__(self) -> None:
-        check_steps(self)
-        settle(self, lam=check_unit("lam", self.lam))
-
     def init(self, x: Tensor) -> MoTEFState:
         """H^0 = G^0 = 0; M^0 and V^0 are taken in the first step."""
-        zero = zeros_float64(x)
-        return MoTEFState(x, Surrogate.zero("h", x), zero, Surrogate.zero("g", x), zero)
+        return MoTEFState(*letters(x), zeros_float64(x))
 
     def step(self, state: MoTEFState, round: Round) -> MoTEFState:
         """The momentum at this model; then BEER's lines."""
-        x, m = state.x, state.m
-        new = momentum(m, round.oracle(x), self.lam) if round.t else self.first_gradient(x, round).double()
-        tracked = Tracked(x, state.h, state.v, state.g)
-        return MoTEFState(*track(tracked, new, m, round, gamma=self.gamma, compressor=self.compressor), m=new)
+        x, m, lam = state.x, state.m, self.lam
+        new = (1 - lam) * m + lam * round.oracle(x) if round.t else self.first_gradient(x, round).double()
+        return MoTEFState(*track(state, new, m, round, gamma=self.gamma, compressor=self.compressor), m=new)

@@ -1,44 +1,17 @@
 """MoTEF-VR: momentum-based variance reduction, tracked with compressed messages."""
 
-from dataclasses import dataclass
-
 from torch import Tensor
 
-from gossamer.algorithms.base import Algorithm, MethodInfo, Start, check_steps
-from gossamer.algorithms.estimators import storm
-from gossamer.algorithms.round import Round
-from gossamer.algorithms.schedules import LR
-from gossamer.algorithms.surrogate import Surrogate, zeros_float64
-from gossamer.algorithms.tracking import Tracked, track
-from gossamer.compression.base import Compressor
-from gossamer.errors import check_unit, settle
-from gossamer.registry import methods
+from gossamer.algorithms.base import LR, Algorithm, Compressor, MethodInfo, Round, Start, method, unit
+from gossamer.algorithms.tracking import TrackedEstimate, storm, track
 
 
-@dataclass(frozen=True)
-class MoTEFVRState:
-    """BEER's letters, STORM's estimate M, and the models of the step before."""
-
-    x: Tensor
-    h: Surrogate
-    v: Tensor
-    g: Surrogate
-    m: Tensor
-    old_x: Tensor
-
-
-@methods.register("motef_vr")
-@dataclass(frozen=True)
+@method("motef_vr")
 class MoTEFVR(Algorithm):
     """MoTEF-VR, Algorithm 2 of Islamov, Gao, Stich: *Towards Faster Decentralized Stochastic Optimization with
     Communication Compression*, ICLR 2025 (arXiv 2405.20114): BEER on STORM's estimate of the gradient.
 
-    ======  ======  ==========================================================
-    here    paper   meaning
-    ======  ======  ==========================================================
-    m       M       STORM's estimate: what V tracks (kept as the state's `old`)
-    lam     lambda  how much a new gradient counts; with 1 this is BEER
-    ======  ======  ==========================================================
+    The letters are MoTEF's; M is STORM's estimate.
 
     Args:
         lr: eta, the step size.
@@ -54,7 +27,7 @@ class MoTEFVR(Algorithm):
     lr: LR
     gamma: float
     compressor: Compressor
-    lam: float = 0.1
+    lam: float = unit(0.1)
     start: Start = "full"
 
     info = MethodInfo(
@@ -76,19 +49,13 @@ class MoTEFVR(Algorithm):
     )
     examples = ({"lr": 0.05, "gamma": 0.2}, {"lr": 0.05, "gamma": 0.2, "lam": 0.5, "start": "minibatch"})
 
-    def __post_init__(self) -> None:
-        check_steps(self)
-        settle(self, lam=check_unit("lam", self.lam))
-
-    def init(self, x: Tensor) -> MoTEFVRState:
+    def init(self, x: Tensor) -> TrackedEstimate:
         """H^0 = G^0 = 0; M^0 and V^0 are taken in the first step."""
-        zero = zeros_float64(x)
-        return MoTEFVRState(x, Surrogate.zero("h", x), zero, Surrogate.zero("g", x), zero, x)
+        return TrackedEstimate.start(x)
 
-    def step(self, state: MoTEFVRState, round: Round) -> MoTEFVRState:
+    def step(self, state: TrackedEstimate, round: Round) -> TrackedEstimate:
         """STORM's estimate at this model; then BEER's lines."""
         x, m = state.x, state.m
         new = storm(m, round, x, state.old_x, self.lam) if round.t else self.first_gradient(x, round).double()
-        tracked = Tracked(x, state.h, state.v, state.g)
-        moved = track(tracked, new, m, round, gamma=self.gamma, compressor=self.compressor)
-        return MoTEFVRState(*moved, m=new, old_x=x)
+        moved = track(state, new, m, round, gamma=self.gamma, compressor=self.compressor)
+        return TrackedEstimate(*moved, m=new, old_x=x)

@@ -1,19 +1,13 @@
 """NIDS, or exact diffusion: exact without compression, with steps that the graph does not limit."""
 
-from dataclasses import dataclass
-
 from torch import Tensor
 
-from gossamer.algorithms.base import Algorithm, MethodInfo, check_steps
+from gossamer.algorithms.base import LR, Algorithm, MethodInfo, Round, method, unit
 from gossamer.algorithms.d2 import D2State, extrapolate_and_mix
-from gossamer.algorithms.round import Round
-from gossamer.algorithms.schedules import LR
-from gossamer.errors import InputError, check_unit, settle
-from gossamer.registry import methods
+from gossamer.errors import InputError
 
 
-@methods.register("nids")
-@dataclass(frozen=True)
+@method("nids")
 class NIDS(Algorithm):
     """NIDS of Li, Shi, Yan: *A Decentralized Proximal-Gradient Method with Network Independent Step-Sizes and Separated
     Convergence Rates*, IEEE Transactions on Signal Processing 2019 (arXiv 1704.07807), for a smooth objective; it is
@@ -32,12 +26,11 @@ class NIDS(Algorithm):
     """
 
     lr: LR
-    c: float = 0.5
+    c: float = unit(0.5)
 
     info = MethodInfo(
         title="NIDS",
         paper="Li et al., 2019 (arXiv 1704.07807)",
-        messages=1,
         state=3,
         assumes="convexity",
         rate="O(1/T) convex; linear if strongly convex, network and objective apart",
@@ -48,10 +41,6 @@ class NIDS(Algorithm):
         swing=0,
         lr_may_differ=True,
     )
-
-    def __post_init__(self) -> None:
-        check_steps(self)
-        settle(self, c=check_unit("c", self.c))
 
     @property
     def mixed_in(self) -> float:
@@ -68,7 +57,7 @@ class NIDS(Algorithm):
 
     def init(self, x: Tensor) -> D2State:
         """With `old` = x, the first step's 2 x - old is x alone."""
-        return D2State(x, x.double(), x.double())
+        return D2State.start(x)
 
     def step(self, state: D2State, round: Round) -> D2State:
         """Extrapolate, then mix, but for the first step."""

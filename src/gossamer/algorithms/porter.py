@@ -5,30 +5,21 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from gossamer.algorithms.base import Algorithm, MethodInfo, Needs, Start, check_steps
-from gossamer.algorithms.estimators import clip
+from gossamer.algorithms.base import LR, Algorithm, MethodInfo, Needs, Start, method, nonnegative, positive, variants
 from gossamer.algorithms.round import Round, Samples
-from gossamer.algorithms.schedules import LR
-from gossamer.algorithms.surrogate import Surrogate, zeros_float64
-from gossamer.algorithms.tracking import Tracked, track
+from gossamer.algorithms.tracking import Tracked, letters, track
 from gossamer.compression.base import Compressor
-from gossamer.errors import InputError, check_bool, check_nonnegative, check_positive, settle
-from gossamer.registry import methods
+from gossamer.errors import InputError
 
 
 @dataclass(frozen=True)
-class PORTERState:
+class PORTERState(Tracked):
     """BEER's letters, and the clipped gradient of the step before."""
 
-    x: Tensor
-    h: Surrogate
-    v: Tensor
-    g: Surrogate
     gradient: Tensor
 
 
-@methods.register("porter")
-@dataclass(frozen=True)
+@method("porter")
 class PORTER(Algorithm):
     """PORTER of Li, Chi: *Convergence and Privacy of Decentralized Nonconvex Optimization with Gradient Clipping and
     Communication Compression*, 2023 (arXiv 2305.09896): BEER with each gradient clipped (PORTER-GC), or with each data
@@ -60,9 +51,9 @@ class PORTER(Algorithm):
     lr: LR
     gamma: float
     compressor: Compressor
-    clip: float | None = 1.0
+    clip: float | None = positive(1.0)
     per_sample: bool = False
-    noise: float = 0.0
+    noise: float = nonnegative(0.0)
     start: Start = "minibatch"
 
     info = MethodInfo(
@@ -79,17 +70,10 @@ class PORTER(Algorithm):
         """,
         lr_may_differ=True,
     )
-    examples = (
-        {"lr": 0.05, "gamma": 0.2, "clip": 5.0},
-        {"lr": 0.05, "gamma": 0.2, "clip": 5.0, "per_sample": True},
-        {"lr": 0.05, "gamma": 0.2, "clip": None, "start": "full"},
-    )
+    examples = variants({"lr": 0.05, "gamma": 0.2, "clip": 5.0}, {"per_sample": True}, {"clip": None, "start": "full"})
 
     def __post_init__(self) -> None:
-        check_steps(self)
-        settle(self, clip=None if self.clip is None else check_positive("clip", self.clip))
-        check_bool("per_sample", self.per_sample)
-        settle(self, noise=check_nonnegative("noise", self.noise))
+        super().__post_init__()
         if self.noise and not (self.per_sample and self.clip is not None):
             raise InputError(
                 f"`noise` makes messages private only where every row's gradient is clipped: with noise={self.noise}, "
@@ -103,15 +87,22 @@ class PORTER(Algorithm):
 
     def init(self, x: Tensor) -> PORTERState:
         """H^0 = G^0 = 0; V^0 is taken in the first step."""
-        return PORTERState(x, Surrogate.zero("h", x), zeros_float64(x), Surrogate.zero("g", x), torch.zeros_like(x))
+        return PORTERState(*letters(x), torch.zeros_like(x))
 
     def step(self, state: PORTERState, round: Round) -> PORTERState:
         """The clipped gradient at this model; then BEER's lines."""
         clipped = replace(round, oracle=_Clipped(self, round))
         gradient = clipped.oracle(state.x) if round.t else self.first_gradient(state.x, clipped)
-        tracked = Tracked(state.x, state.h, state.v, state.g)
-        moved = track(tracked, gradient, state.gradient, round, gamma=self.gamma, compressor=self.compressor)
+        moved = track(state, gradient, state.gradient, round, gamma=self.gamma, compressor=self.compressor)
         return PORTERState(*moved, gradient=gradient)
+
+
+def clip(z: Tensor, tau: float | None) -> Tensor:
+    """Smooth clipping: tau z / (tau + ||z||), along the last dimension."""
+    if tau is None:
+        return z
+    scale: Tensor = tau / (tau + torch.linalg.vector_norm(z, dim=-1, keepdim=True))
+    return z * scale
 
 
 @dataclass(frozen=True)

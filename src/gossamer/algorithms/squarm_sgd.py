@@ -1,17 +1,15 @@
 """SQuARM-SGD: momentum, local steps, and messages only when there is something to say."""
 
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 
-from gossamer.algorithms.base import Algorithm, MethodInfo, check_steps
-from gossamer.algorithms.round import Round
-from gossamer.algorithms.schedules import LR
+from gossamer.algorithms.base import LR, Algorithm, MethodInfo, Round, count, method, nonnegative, setting, variants
 from gossamer.algorithms.surrogate import Surrogate
 from gossamer.compression.base import Compressor
-from gossamer.errors import InputError, check_integer, check_nonnegative, check_unit, settle
-from gossamer.registry import methods
+from gossamer.errors import InputError, check_unit
 
 
 @dataclass(frozen=True)
@@ -23,8 +21,7 @@ class SQuARMState:
     h: Surrogate
 
 
-@methods.register("squarm_sgd")
-@dataclass(frozen=True)
+@method("squarm_sgd")
 class SQuARMSGD(Algorithm):
     """SQuARM-SGD, Algorithm 1 of Singh, Data, George, Diggavi: *SQuARM-SGD: Communication-Efficient Momentum SGD for
     Decentralized Optimization*, IEEE JSAIT 2021 (arXiv 2005.07041). Without momentum it is SPARQ-SGD (arXiv
@@ -54,15 +51,14 @@ class SQuARMSGD(Algorithm):
     lr: LR
     gamma: float
     compressor: Compressor
-    momentum: float = 0.9
-    local_steps: int = 1
-    threshold: float = 0.0
-    threshold_power: float = 0.0
+    momentum: float = setting(0.9, partial(check_unit, zero=True))
+    local_steps: int = count(1)
+    threshold: float = nonnegative(0.0)
+    threshold_power: float = nonnegative(0.0)
 
     info = MethodInfo(
         title="SQuARM-SGD",
         paper="Singh et al., 2021 (arXiv 2005.07041)",
-        messages=1,
         exchanges="1 every H-th round",
         state=4,
         assumes="bounded gradients",
@@ -75,21 +71,12 @@ class SQuARMSGD(Algorithm):
         step_pace=6.0,
         lr_may_differ=True,
     )
-    examples = (
-        {"lr": 0.01, "gamma": 0.2},
-        {"lr": 0.01, "gamma": 0.2, "momentum": 0.0, "local_steps": 3},
-        {"lr": 0.01, "gamma": 0.2, "threshold": 2.0, "threshold_power": 0.3},
+    examples = variants(
+        {"lr": 0.01, "gamma": 0.2}, {"momentum": 0.0, "local_steps": 3}, {"threshold": 2.0, "threshold_power": 0.3}
     )
 
     def __post_init__(self) -> None:
-        check_steps(self)
-        settle(
-            self,
-            momentum=check_unit("momentum", self.momentum, zero=True),
-            local_steps=check_integer("local_steps", self.local_steps, 1),
-            threshold=check_nonnegative("threshold", self.threshold),
-            threshold_power=check_nonnegative("threshold_power", self.threshold_power),
-        )
+        super().__post_init__()
         for name in ("momentum", "threshold_power"):
             if getattr(self, name) >= 1:
                 raise InputError(f"`{name}` must be below 1, got {getattr(self, name)}.")

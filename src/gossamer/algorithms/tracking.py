@@ -1,16 +1,20 @@
 """Compressed tracking: the lines of BEER's Algorithm 1, for methods that track another estimate than the gradient."""
 
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from torch import Tensor
 
 from gossamer.algorithms.round import Round
-from gossamer.algorithms.surrogate import Surrogate
+from gossamer.algorithms.surrogate import Surrogate, zeros_float64
 from gossamer.compression.base import Compressor
 
+Letters = tuple[Tensor, Surrogate, Tensor, Surrogate]
+"""X, its surrogate H, the tracker V and its surrogate G."""
 
-class Tracked(NamedTuple):
-    """X, its surrogate H, the tracker V and its surrogate G."""
+
+@dataclass(frozen=True)
+class Tracked:
+    """BEER's letters."""
 
     x: Tensor
     h: Surrogate
@@ -18,15 +22,37 @@ class Tracked(NamedTuple):
     g: Surrogate
 
 
-def track(state: Tracked, new: Tensor, old: Tensor, round: Round, *, gamma: float, compressor: Compressor) -> Tracked:
+@dataclass(frozen=True)
+class TrackedEstimate(Tracked):
+    """BEER's letters, STORM's estimates of the local gradients, and the models of the step before."""
+
+    m: Tensor
+    old_x: Tensor
+
+    @classmethod
+    def start(cls, x: Tensor) -> "TrackedEstimate":
+        """Surrogates at zero; trackers and estimates are taken in the first step."""
+        return cls(*letters(x), zeros_float64(x), x)
+
+
+def letters(x: Tensor) -> Letters:
+    """H^0 = G^0 = 0; V^0 is taken in the first step."""
+    return x, Surrogate.zero("h", x), zeros_float64(x), Surrogate.zero("g", x)
+
+
+def storm(m: Tensor, round: Round, x: Tensor, old_x: Tensor, lam: float) -> Tensor:
+    """STORM (Cutkosky, Orabona, arXiv 1905.10018): F(X; xi) + (1 - lam)(M - F(X_prev; xi)), in float64."""
+    return (1 - lam) * (m - round.oracle(old_x)) + round.oracle(x)
+
+
+def track(state: Tracked, new: Tensor, old: Tensor, round: Round, *, gamma: float, compressor: Compressor) -> Letters:
     """V follows the change from `old` to `new`, X follows V. BEER is the case in which both are gradients.
 
     The line numbers are those of BEER's Algorithm 1. In the first round V = new, because all else is zero; G then has
     nothing to say.
     """
-    x, h, v, g = state
-    h, g = round.arrived(h, g)
-    v = v + gamma * g.pull + new - old  # line 6
-    x = x + (gamma * h.pull - round.lr * v).to(x)  # line 3
+    h, g = round.arrived(state.h, state.g)
+    v = state.v + gamma * g.pull + new - old  # line 6
+    x = state.x + (gamma * h.pull - round.lr * v).to(state.x)  # line 3
     h, g = round.publish((h, x), (g, v if round.t else None), compressor=compressor)  # lines 4, 5, 7, 8
-    return Tracked(x, h, v, g)
+    return x, h, v, g

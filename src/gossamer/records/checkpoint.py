@@ -114,25 +114,22 @@ class Checkpoints:
             return []
         return sorted((int(match[1]) for match in found if match), reverse=True)
 
-    def load(self, round: int) -> Checkpoint:
-        """One of them; a DataError with the reason if it is damaged, an InputError if it is of another run."""
-        path = self.path(round)
-        checkpoint = read(path)
-        check_same_run(path, checkpoint.facts.get("identity"), self.identity)
-        if checkpoint.facts.get("round") != round:
-            raise DataError(f"'{path}' is of round {checkpoint.facts.get('round')!r}: it was renamed.")
-        return checkpoint
-
     def usable(self) -> Iterator[Checkpoint]:
         """Those that can be used, the latest first; a damaged one is logged, with its reason, and skipped.
 
         One of another run is an InputError: to continue would mix two runs, and to start again would delete it.
         """
         for round in self.rounds():
+            path = self.path(round)
             try:
-                yield self.load(round)
+                checkpoint = read(path)
+                check_same_run(path, checkpoint.facts.get("identity"), self.identity)
+                if checkpoint.facts.get("round") != round:
+                    raise DataError(f"'{path}' is of round {checkpoint.facts.get('round')!r}: it was renamed.")
             except DataError as error:
                 resume_log.warning("A checkpoint is skipped: %s", error)
+            else:
+                yield checkpoint
 
     def latest_identity(self) -> Settings:
         """The identity in the latest checkpoint that can be read; empty if there is none."""
@@ -176,5 +173,4 @@ def _checksum(about: str, arrays: Mapping[str, Any]) -> int:
 
 def common(offers: Sequence[Sequence[int]]) -> int | None:
     """The latest round that every rank offers."""
-    shared = set.intersection(*(set(rounds) for rounds in offers)) if offers else set()
-    return max(shared, default=None)
+    return max(set.intersection(*map(set, offers)), default=None) if offers else None

@@ -9,7 +9,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -53,24 +53,17 @@ class Record:
 
     def last_tenth(self, column: str) -> float | None:
         """The mean of a column over the last tenth of the rows, as all tables show it; None if a value is missing."""
-        values = [row.value(column) for row in self.rows[-max(1, len(self.rows) // 10) :]]
-        known = [value for value in values if value is not None]
-        return fmean(known) if known and len(known) == len(values) else None
+        return mean_of([row.value(column) for row in self.rows[-max(1, len(self.rows) // 10) :]])
 
     def first(self, column: str, target: float) -> Row | None:
         """The first row in which a column is as good as `target`: at least as high for accuracies, else as low."""
         sign = -1 if is_higher_better(column) else 1
-        for row in self.rows:
-            value = row.value(column)
-            if value is not None and sign * value <= sign * target:
-                return row
-        return None
+        reached = (row for row in self.rows if (v := row.value(column)) is not None and sign * v <= sign * target)
+        return next(reached, None)
 
     def growth(self) -> float:
         """The loss of the last row, in multiples of that of the first; 0 without two losses to compare."""
-        if not self.rows:
-            return 0.0
-        first, last = self.rows[0].loss, self.rows[-1].loss
+        first, last = (self.rows[at].loss if self.rows else None for at in (0, -1))
         return last / first if first is not None and last is not None and first > 0 else 0.0
 
     def finish(self, rounds: int, remedy: str) -> None:
@@ -94,6 +87,20 @@ class Record:
 
         extra = dict.fromkeys(name for row in self.rows for name in row.extra)
         return pd.DataFrame([row.columns() for row in self.rows], columns=[*COLUMNS, *extra])
+
+
+def mean_of(values: Sequence[float | None]) -> float | None:
+    """The mean; None if a value is missing, or there is none."""
+    known = [value for value in values if value is not None]
+    return fmean(known) if known and len(known) == len(values) else None
+
+
+def by_label(records: Iterable[Record]) -> dict[str, list[Record]]:
+    """The runs of each method, in the order in which they come."""
+    found: dict[str, list[Record]] = {}
+    for record in records:
+        found.setdefault(record.label, []).append(record)
+    return found
 
 
 class RecordWriter:
@@ -176,7 +183,7 @@ def _lines(path: Path) -> list[dict[str, object]]:
         except (ValueError, RecursionError):
             if number == len(lines):
                 break
-            raise DataError(f"The record '{path}' is damaged in line {number}.") from None
+            value = None
         if not isinstance(value, dict):
             raise DataError(f"The record '{path}' is damaged in line {number}.")
         parsed.append(value)

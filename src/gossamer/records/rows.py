@@ -232,4 +232,4 @@ class End:
 def plain(line: Header | End) -> dict[str, object]:
     """A header or an end as JSON holds it, without empty values."""
     empty: tuple[object, ...] = (None, (), {})
-    return {one.name: value for one in fields(line) if (value := asdict(line)[one.name]) not in empty}
+    return {name: value for name, value in asdict(line).items() if value not in empty}

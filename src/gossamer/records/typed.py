@@ -11,7 +11,7 @@ from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Any, Literal, TypeAlias, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeAlias, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from gossamer.errors import DataError
 
@@ -51,10 +51,18 @@ def read_json(path: Path) -> Any:
         raise DataError(f"'{path}' is not JSON.") from None
 
 
-def read_as(kind: type[T], table: object) -> T:
+def read_as(kind: type[T], table: object, prefix: str = "") -> T:
     """The JSON object `table` as the dataclass `kind`; a DataError names the first field that does not fit."""
-    found: T = _dataclass(kind, table, "")
-    return found
+    if not isinstance(table, Mapping):
+        raise wrong(prefix.rstrip(".") or "content", table, "a table")
+    values, one = {}, cast(Any, kind)
+    for field in fields(one):
+        name = f"{prefix}{field.name}"
+        if field.name in table:
+            values[field.name] = _value(_hints(one)[field.name], table[field.name], name)
+        elif field.default is MISSING and field.default_factory is MISSING:
+            raise DataError(f"it has no `{name}`.")
+    return kind(**values)
 
 
 def is_number(value: object) -> bool:
@@ -72,22 +80,7 @@ def wrong(name: str, value: object, word: str) -> DataError:
     return DataError(f"its `{name}` is {text if len(text) <= 40 else text[:37] + '...'}, which is not {word}.")
 
 
-@cache
-def _hints(kind: type) -> Mapping[str, Any]:
-    return get_type_hints(kind)
-
-
-def _dataclass(kind: Any, table: object, prefix: str) -> Any:
-    if not isinstance(table, Mapping):
-        raise wrong(prefix.rstrip(".") or "content", table, "a table")
-    values = {}
-    for field in fields(kind):
-        name = f"{prefix}{field.name}"
-        if field.name in table:
-            values[field.name] = _value(_hints(kind)[field.name], table[field.name], name)
-        elif field.default is MISSING and field.default_factory is MISSING:
-            raise DataError(f"it has no `{name}`.")
-    return kind(**values)
+_hints = cache(get_type_hints)
 
 
 def _value(kind: Any, value: object, name: str) -> Any:
@@ -100,7 +93,7 @@ def _value(kind: Any, value: object, name: str) -> Any:
         (kind,) = (one for one in arguments if one is not NoneType)
         return _value(kind, value, name)
     if is_dataclass(kind):
-        return _dataclass(kind, value, f"{name}.")
+        return read_as(cast(type[Any], kind), value, f"{name}.")
     if origin is Literal:
         if value not in arguments:
             raise wrong(name, value, f"one of {', '.join(map(repr, arguments))}")

@@ -4,13 +4,12 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from statistics import fmean
 
 from rich.markup import escape
 from rich.table import Table
 
 from gossamer.errors import InputError, check_choice
-from gossamer.records.record import Record
+from gossamer.records.record import Record, by_label, mean_of
 from gossamer.records.rows import is_higher_better
 from gossamer.records.typed import is_number
 from gossamer.report.gather import Group, gather
@@ -89,19 +88,6 @@ class Comparison:
         }
 
 
-@dataclass
-class _Line:
-    """The runs of one method in one folder."""
-
-    name: str
-    folder: Path
-    records: list[Record]
-
-    @property
-    def good(self) -> list[Record]:
-        return [record for record in self.records if record.diverged is None]
-
-
 def compare_runs(
     runs: Iterable[str | os.PathLike[str]], metric: str = "grad_norm", target: float | None = None
 ) -> Comparison:
@@ -113,22 +99,20 @@ def compare_runs(
         target: The value to reach; without one, the best value that every method reaches that did not diverge.
     """
     groups, notes = _groups(runs)
-    lines = _lines(groups)
-    extra = dict.fromkeys(name for line in lines for record in line.records for name in record.rows[-1].extra)
-    check_choice("metric", metric, [*METRICS, *extra])
-    known = [record for line in lines for record in line.records if _values(record, metric)]
-    if not known:
-        there = [name for name in METRICS if any(_values(r, name) for line in lines for r in line.records)]
+    records = [record for group in groups for record in group.records]
+    check_choice("metric", metric, [*METRICS, *dict.fromkeys(name for r in records for name in r.rows[-1].extra)])
+    if not any(_values(record, metric) for record in records):
+        there = [name for name in METRICS if any(_values(record, name) for record in records)]
         raise InputError(f"No record has a `{metric}`; there is {', '.join(there) or 'nothing to compare'}.")
     cut = [f"'{path}'" for group in groups for r, path in zip(group.records, group.files, strict=True) if r.end is None]
     if cut:
         more, they = f" and {len(cut) - 3} more" if len(cut) > 3 else "", "they" if len(cut) > 1 else "it"
         notes.append(f"{', '.join(cut[:3])}{more} did not finish: what {they} had reached is shown.")
-    notes += _doubts(groups)
+    notes += _doubts(records)
     comparison = Comparison(metric, target, target is None, [], notes)
     if target is None:
-        comparison.target = _common(lines, metric, comparison.higher)
-    comparison.methods = [_method(line, metric, comparison.target) for line in lines]
+        comparison.target = _common(records, metric, comparison.higher)
+    comparison.methods = _methods(groups, metric, comparison.target)
     for name in (*_COSTS, "final"):
         _compare(comparison, name)
     return comparison
@@ -150,12 +134,9 @@ def comparison_table(comparison: Comparison) -> Table:
     table = Table(header_style="bold")
     table.add_column("method", min_width=8)
     headings = {"rounds": "rounds", "bits": "sent per link", "seconds": "seconds"}
+    final = f"final {MEASURED.get(comparison.metric, comparison.metric)}"
     for name in _FORMATS:
-        table.add_column(
-            headings.get(name, f"final {MEASURED.get(comparison.metric, comparison.metric)}"),
-            justify="right",
-            no_wrap=True,
-        )
+        table.add_column(headings.get(name, final), justify="right", no_wrap=True)
     several = len(comparison.methods) > 1
     for method in comparison.methods:
         cells = [_shown(method.costs[name], form, several) for name, form in _FORMATS.items()]
@@ -185,8 +166,8 @@ def _mark(method: MethodCosts) -> str:
 def _groups(runs: Iterable[str | os.PathLike[str]]) -> tuple[list[Group], list[str]]:
     """What can be read of the runs, one group per folder, no record twice; and a sentence for what cannot."""
     groups: dict[Path, Group] = {}
+    kept: dict[tuple[Path, str, int], tuple[Record, Path]] = {}
     seen: set[Path] = set()
-    places: dict[tuple[Path, str, int], int] = {}
     notes: list[str] = []
     for run in runs:
         try:
@@ -196,39 +177,38 @@ def _groups(runs: Iterable[str | os.PathLike[str]]) -> tuple[list[Group], list[s
             continue
         notes += found.left_out
         for group in found.groups:
-            into = groups.setdefault(group.folder.resolve(), Group(group.name, group.folder, [], []))
+            folder = group.folder.resolve()
+            groups.setdefault(folder, Group(group.name, group.folder, [], []))
             for record, path in zip(group.records, group.files, strict=True):
                 if path.resolve() in seen:
                     continue
                 seen.add(path.resolve())
-                who = (into.folder.resolve(), record.label, record.seed)
-                place = places.setdefault(who, len(into.records))
-                if place == len(into.records):
-                    into.records.append(record)
-                    into.files.append(path)
+                who, other = (folder, record.label, record.seed), path
+                if who not in kept:
+                    kept[who] = record, path
                     continue
-                first, other = into.files[place], path
-                if into.records[place].end is None and record.end is not None:  # the one that finished counts
-                    into.records[place], into.files[place] = record, path
-                    first, other = other, first
-                notes.append(f"The record '{other}' is left out: it has the label and the seed of '{first}'.")
+                if kept[who][0].end is None and record.end is not None:  # the one that finished counts
+                    other, kept[who] = kept[who][1], (record, path)
+                notes.append(f"The record '{other}' is left out: it has the label and the seed of '{kept[who][1]}'.")
         if not found.groups:
             notes.append(f"There is no record in '{run}'.")
     if not seen:
         raise InputError(f"There is nothing to compare. {notes[0] if notes else 'Give records, or folders of them.'}")
+    for (folder, _, _), (record, path) in kept.items():
+        groups[folder].records.append(record)
+        groups[folder].files.append(path)
     return list(groups.values()), list(dict.fromkeys(notes))
 
 
-def _lines(groups: Sequence[Group]) -> list[_Line]:
-    """One line per folder and label; a label that is in several folders is preceded by the folder's name."""
-    labels = [label for group in groups for label in {record.label for record in group.records}]
-    folders = _distinct([group.folder for group in groups])
-    lines = []
-    for group, folder in zip(groups, folders, strict=True):
-        for label in dict.fromkeys(record.label for record in group.records):
+def _methods(groups: Sequence[Group], metric: str, target: float | None) -> list[MethodCosts]:
+    """One per folder and label; a label that is in several folders is preceded by the folder's name."""
+    labels = [label for group in groups for label in by_label(group.records)]
+    methods = []
+    for group, folder in zip(groups, _distinct([group.folder for group in groups]), strict=True):
+        for label, records in by_label(group.records).items():
             name = label if labels.count(label) == 1 else f"{folder}/{label}"
-            lines.append(_Line(name, group.folder, [record for record in group.records if record.label == label]))
-    return lines
+            methods.append(_method(name, group.folder, records, metric, target))
+    return methods
 
 
 def _distinct(folders: Sequence[Path]) -> list[str]:
@@ -245,32 +225,33 @@ def _values(record: Record, metric: str) -> list[float]:
     return [value for row in record.rows if (value := row.value(metric)) is not None]
 
 
-def _common(lines: Sequence[_Line], metric: str, higher: bool) -> float | None:
+def _common(records: Sequence[Record], metric: str, higher: bool) -> float | None:
     """The best value that every run reaches which did not diverge, of the methods that measured it."""
     best, worst = (max, min) if higher else (min, max)
-    reached = [best(values) for line in lines for record in line.good if (values := _values(record, metric))]
-    return worst(reached) if reached else None
+    reached = [best(values) for r in records if r.diverged is None and (values := _values(r, metric))]
+    return worst(reached, default=None)
 
 
-def _method(line: _Line, metric: str, target: float | None) -> MethodCosts:
-    arrivals = [None if target is None else record.first(metric, target) for record in line.good]
+def _method(name: str, folder: Path, records: Sequence[Record], metric: str, target: float | None) -> MethodCosts:
+    good = [record for record in records if record.diverged is None]
+    arrivals = [None if target is None else record.first(metric, target) for record in good]
     there = [row for row in arrivals if row is not None]
     costs: dict[str, Cell | None] = {}
-    for name, column in _COSTS.items():
-        costs[name] = _cell([row.value(column) for row in there]) if len(there) == len(arrivals) else None
-    costs["final"] = _cell([record.last_tenth(metric) for record in line.good])
-    lost = {str(record.seed): record.diverged for record in line.records if record.diverged}
-    return MethodCosts(line.name, str(line.folder), [r.seed for r in line.good], lost, len(there), costs)
+    for cost, column in _COSTS.items():
+        costs[cost] = _cell([row.value(column) for row in there]) if len(there) == len(arrivals) else None
+    costs["final"] = _cell([record.last_tenth(metric) for record in good])
+    lost = {str(record.seed): record.diverged for record in records if record.diverged}
+    return MethodCosts(name, str(folder), [record.seed for record in good], lost, len(there), costs)
 
 
 def _cell(values: Sequence[float | None]) -> Cell | None:
-    known = [value for value in values if value is not None]
-    return Cell(fmean(known), min(known), max(known)) if known and len(known) == len(values) else None
+    mean, known = mean_of(values), [value for value in values if value is not None]
+    return None if mean is None else Cell(mean, min(known), max(known))
 
 
-def _doubts(groups: Sequence[Group]) -> list[str]:
+def _doubts(records: Sequence[Record]) -> list[str]:
     """A sentence if the runs are of different problems."""
-    tables = [problem for group in groups for record in group.records if (problem := record.header.problem)]
+    tables = [problem for record in records if (problem := record.header.problem)]
     names = dict.fromkeys(name for table in tables for name in table)
     differ = [f"`{name}`" for name in names if any(table.get(name) != tables[0].get(name) for table in tables)]
     if not differ:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from gossamer.files import replacing
-from gossamer.records.record import Record
+from gossamer.records.record import Record, by_label
 
 # Okabe and Ito's colours, which colour-blind readers can distinguish; line styles distinguish them in print.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
@@ -47,19 +47,16 @@ def panels_figure(records: Sequence[Record], path: Path, title: str = "") -> Non
     columns = [y for y in _Y if any(row.value(y) is not None for record in records for row in record.rows)]
     with drawing(path, 7.2, 7.2, title, PRINT) as figure:
         panels: Any = figure.subplots(len(_X), max(1, len(columns)), squeeze=False, sharey="col", sharex="row")
+        cells = [(panels[row][column], x, y) for row, x in enumerate(_X) for column, y in enumerate(columns)]
         for number, (label, lines) in enumerate(_by_label(records)):
-            style = _style(number, width=1.5)
-            for row, x in enumerate(_X):
-                for column, y in enumerate(columns):
-                    _draw(panels[row][column], lines, x, plain(label), style, y)
-        for row, x in enumerate(_X):
-            for column, y in enumerate(columns):
-                scale = {"yscale": "log"} if y == "grad_norm" else {}
-                panels[row][column].set(xlabel=_X[x], ylabel=_Y[y], **scale)
-                if x == "round":
-                    panels[row][column].set_xlim(left=0)
-                elif _is_wide(records, x):
-                    panels[row][column].set_xscale("log")
+            for panel, x, y in cells:
+                _draw(panel, lines, x, plain(label), _style(number, width=1.5), y)
+        for panel, x, y in cells:
+            panel.set(xlabel=_X[x], ylabel=_Y[y], **({"yscale": "log"} if y == "grad_norm" else {}))
+            if x == "round":
+                panel.set_xlim(left=0)
+            elif _is_wide(records, x):
+                panel.set_xscale("log")
         for panel in panels.flat:
             label_few_decades(panel.yaxis)
         handles, labels = panels[0][0].get_legend_handles_labels()
@@ -89,13 +86,8 @@ def _is_wide(records: Sequence[Record], x: str) -> bool:
 
 def _by_label(records: Sequence[Record]) -> list[tuple[str, list[Record]]]:
     """The runs of each method that can be drawn: those that did not diverge, or one that did."""
-    found = []
-    for label in dict.fromkeys(record.label for record in records):
-        lines = [record for record in records if record.label == label and len(record.rows) > 1]
-        lines = [record for record in lines if record.diverged is None] or lines[:1]
-        if lines:
-            found.append((label, lines))
-    return found
+    long = by_label(record for record in records if len(record.rows) > 1)
+    return [(label, [run for run in runs if run.diverged is None] or runs[:1]) for label, runs in long.items()]
 
 
 def _style(number: int, width: float) -> Style:

@@ -58,14 +58,6 @@ def gather(path: str | os.PathLike[str]) -> Gathered:
     return found
 
 
-def load_record(path: Path) -> Record:
-    """The record in a file, with at least one row; a `DataError` if it is damaged."""
-    record = read_record(path)
-    if not record.rows:
-        raise DataError(f"The record '{path}' holds no measurements.")
-    return record
-
-
 def _folders(top: Path, left_out: list[str]) -> Iterator[tuple[Path, list[Path]]]:
     """Every folder that holds records, with them, in the order of their names."""
 
@@ -84,7 +76,9 @@ def _add(found: Gathered, folder: Path, files: Sequence[Path]) -> None:
     records: dict[tuple[str, int], tuple[Record, Path]] = {}
     for path in files:
         try:
-            record = load_record(path)
+            record = read_record(path)
+            if not record.rows:
+                raise DataError(f"The record '{path}' holds no measurements.")
         except DataError as error:
             found.left_out.append(str(error))
             continue
@@ -96,14 +90,10 @@ def _add(found: Gathered, folder: Path, files: Sequence[Path]) -> None:
             records[key] = (record, path)
     if records:
         name, spec, order = _spec(folder / "spec.toml", found.left_out)
-        kept = sorted(
-            records.values(), key=lambda one: order.index(one[0].label) if one[0].label in order else len(order)
-        )
-        found.groups.append(
-            Group(
-                name or folder.resolve().name or str(folder), folder, [r for r, _ in kept], [p for _, p in kept], spec
-            )
-        )
+        places = {label: order.index(label) if label in order else len(order) for label, _ in records}
+        kept, paths = zip(*sorted(records.values(), key=lambda one: places[one[0].label]), strict=True)
+        name = name or folder.resolve().name or str(folder)
+        found.groups.append(Group(name, folder, list(kept), list(paths), spec))
 
 
 def _spec(path: Path, left_out: list[str]) -> tuple[str, str, list[object]]:

@@ -19,12 +19,7 @@ def network_figure(
 ) -> None:
     """Draw the clients, coloured by the weight they keep for themselves, and the edges, as wide as their weight.
 
-    Args:
-        clients: How many.
-        weights: By edge.
-        diagonal: The weight that each client gives itself.
-        path: Where to save it (PNG, PDF, SVG).
-        title: Above the picture.
+    `weights` are those of the edges, and `diagonal` has the weight that each client gives itself.
     """
     if clients > _MOST or len(weights) > _MOST_EDGES:
         raise InputError(

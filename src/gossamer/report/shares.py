@@ -12,14 +12,7 @@ _MOST_CLIENTS, _MOST_LABELS = 500, 60
 
 
 def shares_figure(counts: Any, labels: list[str], path: Path, title: str = "") -> None:
-    """Draw rows by client and label.
-
-    Args:
-        counts: (clients, labels): rows.
-        labels: Their names.
-        path: Where to save it (PNG, PDF, SVG).
-        title: Above the picture.
-    """
+    """Draw how many rows of each label every client holds: `counts`, (clients, labels)."""
     counts = np.asarray(counts)
     if counts.shape[0] > _MOST_CLIENTS or counts.shape[1] > _MOST_LABELS:
         raise InputError(

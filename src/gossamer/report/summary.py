@@ -1,10 +1,12 @@
 """Records to one row per method: the numbers that a table or a program wants."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean
+from typing import Any
 
-from gossamer.records.record import Record
+from gossamer.records.record import Record, by_label, mean_of
+
+_BEST: dict[str, Callable[..., Any]] = {"grad_norm": min, "loss": min, "accuracy": max, "worst_accuracy": max}
 
 
 @dataclass(frozen=True)
@@ -31,8 +33,16 @@ def summarize(records: Sequence[Record], target: float | None = None) -> list[Su
     Runs that diverged are named with their reason, and left out of the means. With a `target`, also the rounds and the
     bits on one link until the gradient norm is first at or below it (None if a seed never got there).
     """
-    labels = list(dict.fromkeys(record.label for record in records))
-    return [_summary(label, [record for record in records if record.label == label], target) for label in labels]
+    return [_summary(label, runs, target) for label, runs in by_label(records).items()]
+
+
+def best_of(summaries: Sequence[Summary]) -> dict[str, float | None]:
+    """The best value of each column that has one."""
+    best = {}
+    for name, pick in _BEST.items():
+        known = [value for one in summaries if (value := one.numbers[name]) is not None]
+        best[name] = pick(known, default=None)
+    return best
 
 
 def _summary(label: str, records: Sequence[Record], target: float | None) -> Summary:
@@ -40,20 +50,15 @@ def _summary(label: str, records: Sequence[Record], target: float | None) -> Sum
     numbers: dict[str, float | None] = {}
     by_seed: dict[str, dict[str, float | None]] = {}
     for name in ("round", "packets", "bits", "bits_total", "bits_nominal", "seconds"):
-        mean = _mean([record.rows[-1].value(name) for record in good])
+        mean = mean_of([record.rows[-1].value(name) for record in good])
         numbers[name] = int(mean) if mean is not None and mean == int(mean) and name != "seconds" else mean
     for name in ("loss", "grad_norm", "accuracy", "worst_accuracy", "consensus"):
         by_seed[name] = {str(record.seed): record.last_tenth(name) for record in good}
-        numbers[name] = _mean(list(by_seed[name].values()))
+        numbers[name] = mean_of(list(by_seed[name].values()))
     if target is not None:
         numbers["alpha"] = records[0].header.alpha
         reached = [record.first("grad_norm", target) for record in good]
         for name, wanted in (("rounds_to_target", "round"), ("bits_to_target", "bits")):
-            numbers[name] = _mean([None if row is None else row.value(wanted) for row in reached])
+            numbers[name] = mean_of([None if row is None else row.value(wanted) for row in reached])
     lost = {str(record.seed): record.diverged for record in records if record.diverged}
     return Summary(label, [record.seed for record in good], lost, numbers, by_seed)
-
-
-def _mean(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return fmean(known) if known and len(known) == len(values) else None

@@ -1,15 +1,12 @@
 """The summary as a table for the terminal."""
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from rich.markup import escape
 from rich.table import Table
 
-from gossamer.report.summary import Summary
+from gossamer.report.summary import Summary, best_of
 
-BEST: dict[str, Callable[..., Any]] = {"grad_norm": min, "loss": min, "accuracy": max, "worst_accuracy": max}
-"""Columns with a best value, and how it is found."""
 _PREFIXES = ("", "k", "M", "G", "T")
 
 _COLUMNS: dict[str, tuple[str, str]] = {
@@ -35,10 +32,7 @@ def result_table(summary: Sequence[Summary], title: str) -> Table:
     table.add_column("method", min_width=8)
     for name in names:
         table.add_column(_COLUMNS[name][0], justify="right", no_wrap=True)
-    best = {}
-    for name, pick in BEST.items():
-        known = [value for row in summary if (value := row.numbers[name]) is not None]
-        best[name] = pick(known, default=None)
+    best = best_of(summary)
     for row in summary:
         cells = []
         for name in names:

@@ -45,18 +45,14 @@ def points_for(columns: int) -> int:
     return int(np.clip(_BUDGET // max(1, columns), _FEWEST_POINTS, _MOST_POINTS))
 
 
-def drawn(records: Sequence[Record]) -> list[Record]:
-    """The runs of one method that its curve is made of: those that did not diverge, else the first one."""
-    lines = [record for record in records if record.rows]
-    return [record for record in lines if record.diverged is None] or lines[:1]
-
-
 def curve(records: Sequence[Record], points: int) -> dict[str, Any]:
     """The runs of one method as columns: `x` by name, and `y` by name with `mean`, and `low` and `high` if they differ.
 
-    Rows are matched by their round: where seeds were measured in different rounds, those that all have are shown.
+    It is made of the runs that did not diverge, else of the first one. Rows are matched by their round: where seeds
+    were measured in different rounds, those that all have are shown.
     """
-    lines = drawn(records)
+    lines = [record for record in records if record.rows]
+    lines = [record for record in lines if record.diverged is None] or lines[:1]
     tables = [{row.round: row for row in record.rows} for record in lines]
     rounds = sorted(set(tables[0]).intersection(*tables[1:]))
     if len(rounds) < 2:  # nothing in common: the longest stands for all

@@ -8,20 +8,20 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 import networkx as nx
 import numpy as np
 
 from gossamer._version import __version__
-from gossamer.records.record import Record
+from gossamer.records.record import Record, by_label
 from gossamer.records.rows import COLUMNS, Header
 from gossamer.report.claims import Claims
 from gossamer.report.gather import Gathered, Group
 from gossamer.report.graph import _layout
 from gossamer.report.page.curves import ACROSS, MEASURED, curve, plain, points_for
-from gossamer.report.summary import summarize
-from gossamer.report.table import BEST
+from gossamer.report.summary import best_of, summarize
 
 _LONG, _SHORT, _SPEC = 2000, 200, 100_000
 _MOST_CLIENTS, _MOST_EDGES, _MOST_LABELS, _MOST_SENTENCES = 200, 4000, 60, 200
@@ -35,10 +35,8 @@ Tree = dict[str, Any]
 def payload(found: Gathered) -> Tree:
     """The data of a page; sentences on what of it cannot be shown are added to `found.left_out`."""
     _cut(found)
-    columns = sum(_width(group) for group in found.groups)
-    points, places = points_for(columns), Places()
-    names = _names(found)
-    groups = [_group(group, name, points, places) for group, name in zip(found.groups, names, strict=True)]
+    points = points_for(sum(_width(group) for group in found.groups))
+    groups = [_group(group, name, points) for group, name in zip(found.groups, _names(found), strict=True)]
     hidden = len(found.left_out) - _MOST_SENTENCES
     more = [f"And {hidden:,} more."] if hidden > 0 else []
     return {
@@ -85,12 +83,11 @@ def _cut(found: Gathered) -> None:
     """Leave out what a page has no room for, and say so."""
     left = _MOST_METHODS
     for group in found.groups:
-        labels = list(dict.fromkeys(record.label for record in group.records))
-        if len(labels) > left:
-            more = len(labels) - left
+        labels = list(by_label(group.records))
+        more = len(labels) - left
+        if more > 0:
             found.left_out.append(f"Of '{group.folder}', {more:,} methods are left out: at most {_MOST_METHODS} fit.")
-            kept = set(labels[:left])
-            group.records = [record for record in group.records if record.label in kept]
+            group.records = [record for record in group.records if record.label in labels[:left]]
         left -= min(left, len(labels))
     found.groups = [group for group in found.groups if group.records]
     claims = () if found.claims is None else found.claims.claims
@@ -120,27 +117,20 @@ def _names(found: Gathered) -> list[str]:
 
 
 def _width(group: Group) -> int:
-    labels: dict[str, set[str]] = {}
-    seeds: dict[str, int] = {}
-    for record in group.records:
-        labels.setdefault(record.label, set()).update(record.rows[-1].columns())
-        seeds[record.label] = seeds.get(record.label, 0) + 1
-    return sum(
-        len(ACROSS) + (3 if seeds[label] > 1 else 1) * len(names - (COLUMNS.keys() - MEASURED.keys()))
-        for label, names in labels.items()
-    )
+    """How many columns of numbers the curves of a group have."""
+    width = 0
+    for records in by_label(group.records).values():
+        names = {name for record in records for name in record.rows[-1].columns()}
+        width += len(ACROSS) + (3 if len(records) > 1 else 1) * len(names - (COLUMNS.keys() - MEASURED.keys()))
+    return width
 
 
 def _summary_lines(found: Gathered) -> list[str]:
     """What, when and with what: each a short sentence."""
     records = [record for group in found.groups for record in group.records]
-    lines = []
-    if records:
-        experiments, labels = len(found.groups), sum(len({r.label for r in g.records}) for g in found.groups)
-        lines.append(
-            f"{experiments} experiment{'s' * (experiments > 1)}, {labels} method{'s' * (labels > 1)}, "
-            f"{len(records)} run{'s' * (len(records) > 1)}"
-        )
+    labels = sum(len(by_label(group.records)) for group in found.groups)
+    many = {"experiment": len(found.groups), "method": labels, "run": len(records)}
+    lines = [", ".join(f"{n} {what}{'s' * (n > 1)}" for what, n in many.items()) if records else ""]
     claims = found.claims or Claims()
     started = sorted({record.header.started[:10] for record in records if record.header.started})
     if claims.date:
@@ -176,18 +166,17 @@ def _claims(claims: Claims | None) -> Tree | None:
     return {"claims": rows, "command": text(claims.command, _LONG), "shortened": claims.shortened}
 
 
-def _group(group: Group, name: str, points: int, places: "Places") -> Tree:
-    labels = list(dict.fromkeys(record.label for record in group.records))
-    by_label = {label: [record for record in group.records if record.label == label] for label in labels}
+def _group(group: Group, name: str, points: int) -> Tree:
+    methods = by_label(group.records).items()
     headers = [record.header for record in group.records]
     return {
         "name": name,
         "folder": text(str(group.folder), _LONG),
-        "methods": [_method(label, records, points) for label, records in by_label.items()],
+        "methods": [_method(label, records, points) for label, records in methods],
         "final": _final(group.records),
-        "network": places.network(headers),
+        "network": _network(headers),
         "shares": _shares(headers),
-        "settings": [_settings(label, records) for label, records in by_label.items()],
+        "settings": [_settings(label, records) for label, records in methods],
         "about": _about(headers),
         "spec": text(group.spec, _SPEC),
     }
@@ -202,9 +191,7 @@ def _final(records: Sequence[Record]) -> Tree:
     """The table of final values: names of columns, one row per method, and which is best."""
     rows = summarize(records)
     names = [name for name in _FINAL if any(row.numbers[name] is not None for row in rows)]
-    best = {}
-    for name, pick in BEST.items():
-        best[name] = pick((value for row in rows if (value := row.numbers[name]) is not None), default=None)
+    best = best_of(rows)
     table: list[Tree] = []
     for row in rows:
         cells: list[Tree] = []
@@ -231,66 +218,60 @@ def _settings(label: str, records: Sequence[Record]) -> Tree:
 
 def _about(headers: Sequence[Header]) -> list[list[str]]:
     """What all runs of an experiment share, as pairs: problem, mixing, device, versions, command."""
-    pairs: list[list[str]] = []
     problem: Mapping[str, object] = next((header.problem for header in headers if header.problem), {})
     mixing = next((vars(header.mixing) for header in headers if header.mixing is not None), {})
-    for title, table in (("Problem", problem), ("Graph and weights", mixing)):
-        parts = [f"{name} {text(value, 80)}" for name, value in list(table.items())[:20] if value is not None]
-        if parts:
-            pairs.append([title, text(", ".join(parts), _LONG)])
-    versions = ", ".join(_versions(headers))
-    if versions:
-        pairs.append(["Versions", versions])
     started = sorted({header.started for header in headers if header.started})
-    if started:
-        pairs.append(["Started", text(" to ".join(dict.fromkeys([started[0], started[-1]])))])
     commands = list(dict.fromkeys(text(header.command, _LONG) for header in headers if header.command))
-    if commands:
-        pairs.append(["Command", "\n".join(commands[:4])])
-    return pairs
+    pairs = {
+        "Problem": _listed(problem),
+        "Graph and weights": _listed(mixing),
+        "Versions": ", ".join(_versions(headers)),
+        "Started": text(" to ".join(dict.fromkeys([*started[:1], *started[-1:]]))),
+        "Command": "\n".join(commands[:4]),
+    }
+    return [[title, value] for title, value in pairs.items() if value]
 
 
-class Places:
-    """Networks as the page draws them; the places of the clients are found once for each graph."""
+def _listed(table: Mapping[str, object]) -> str:
+    parts = [f"{name} {text(value, 80)}" for name, value in list(table.items())[:20] if value is not None]
+    return text(", ".join(parts), _LONG)
 
-    def __init__(self) -> None:
-        self._known: dict[tuple[Any, ...], list[list[float]]] = {}
 
-    def network(self, headers: Sequence[Header]) -> Tree | None:
-        """The first header's graph with its weights: clients' places, edges; or a sentence if it is too large."""
-        network = next((header.network for header in headers if header.network is not None), None)
-        if network is None:
-            return None
-        keep, edges = network.self, network.edges
-        if len(keep) > _MOST_CLIENTS or len(edges) > _MOST_EDGES:
-            return {
-                "sentence": f"The graph has {len(keep):,} clients and {len(edges):,} edges; at most "
-                f"{_MOST_CLIENTS:,} and {_MOST_EDGES:,} are drawn."
-            }
+def _network(headers: Sequence[Header]) -> Tree | None:
+    """The first header's graph with its weights: clients' places, edges; or a sentence if it is too large."""
+    network = next((header.network for header in headers if header.network is not None), None)
+    if network is None:
+        return None
+    keep, edges = network.self, network.edges
+    if len(keep) > _MOST_CLIENTS or len(edges) > _MOST_EDGES:
         return {
-            "places": self._places(len(keep), [(i, j) for i, j, _ in edges]),
-            "edges": [[i, j, plain(w, 4)] for i, j, w in edges],
-            "self": [plain(w, 4) for w in keep],
+            "sentence": f"The graph has {len(keep):,} clients and {len(edges):,} edges; at most "
+            f"{_MOST_CLIENTS:,} and {_MOST_EDGES:,} are drawn."
         }
+    return {
+        "places": _places(len(keep), tuple((i, j) for i, j, _ in edges)),
+        "edges": [[i, j, plain(w, 4)] for i, j, w in edges],
+        "self": [plain(w, 4) for w in keep],
+    }
 
-    def _places(self, clients: int, edges: list[tuple[int, int]]) -> list[list[float]]:
-        key = (clients, *edges)
-        if key not in self._known:
-            graph: nx.Graph[Any] = nx.empty_graph(clients)
-            graph.add_edges_from(edges)
-            ring = nx.is_connected(graph) and all(degree == 2 for _, degree in graph.degree())
-            if ring:  # in its own order, beginning at the top
-                order = [0, *(j for _, j in nx.dfs_edges(graph, 0))]
-                turn = {client: 2 * math.pi * place / clients for place, client in enumerate(order)}
-                points = np.array([[math.sin(turn[i]), -math.cos(turn[i])] for i in range(clients)])
-            elif clients > 1 and nx.is_connected(graph):
-                points = _layout(graph)
-            else:
-                points = np.array(list(nx.circular_layout(graph).values()))
-            low, high = points.min(axis=0), points.max(axis=0)
-            middle, reach = (low + high) / 2, max(float((high - low).max()) / 2, 1e-9)
-            self._known[key] = [[round(float(v), 3) for v in point] for point in (points - middle) / reach]
-        return self._known[key]
+
+@lru_cache(maxsize=64)  # many experiments share one graph
+def _places(clients: int, edges: tuple[tuple[int, int], ...]) -> list[list[float]]:
+    """Where the clients are drawn."""
+    graph: nx.Graph[Any] = nx.empty_graph(clients)
+    graph.add_edges_from(edges)
+    ring = nx.is_connected(graph) and all(degree == 2 for _, degree in graph.degree())
+    if ring:  # in its own order, beginning at the top
+        order = [0, *(j for _, j in nx.dfs_edges(graph, 0))]
+        turn = {client: 2 * math.pi * place / clients for place, client in enumerate(order)}
+        points = np.array([[math.sin(turn[i]), -math.cos(turn[i])] for i in range(clients)])
+    elif clients > 1 and nx.is_connected(graph):
+        points = _layout(graph)
+    else:
+        points = np.array(list(nx.circular_layout(graph).values()))
+    low, high = points.min(axis=0), points.max(axis=0)
+    middle, reach = (low + high) / 2, max(float((high - low).max()) / 2, 1e-9)
+    return [[round(float(v), 3) for v in point] for point in (points - middle) / reach]
 
 
 def _shares(headers: Sequence[Header]) -> Tree | None:

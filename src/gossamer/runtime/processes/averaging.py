@@ -35,12 +35,6 @@ def modules_of(parameters: Iterable[Tensor]) -> list[nn.Module]:
     return list(found.values())
 
 
-def buffers_of(modules: Sequence[nn.Module]) -> dict[str, Tensor]:
-    """The buffers of some modules that hold numbers, by name, each once; flags are left out."""
-    named = [(f"{place}.{name}", b) for place, one in enumerate(modules) for name, b in one.named_buffers()]
-    return {name: buffer for name, buffer in named if buffer.dtype != torch.bool}
-
-
 class Average:
     """What `average_model` lends: the average of `own` (1, d) and of some buffers over all ranks.
 
@@ -54,7 +48,8 @@ class Average:
     def __init__(
         self, ranks: Ranks, own: Tensor, modules: Sequence[nn.Module], mean: Callable[[Tensor], Tensor]
     ) -> None:
-        self.buffers = buffers_of(modules)
+        named = [(f"{place}.{name}", b) for place, one in enumerate(modules) for name, b in one.named_buffers()]
+        self.buffers = {name: buffer for name, buffer in named if buffer.dtype != torch.bool}  # flags have no average
         shapes: dict[str, Any] = {name: list(buffer.shape) for name, buffer in self.buffers.items()}
         ranks.agree({"the buffers of the model": shapes}, "pass the model, as average_model(model), on every rank")
         together = torch.cat([own[0], *(buffer.detach().reshape(-1).to(own) for buffer in self.buffers.values())])

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -27,16 +27,6 @@ _TOGETHER = 64  # snapshots measured at once
 _BYTES = 256 << 20  # of models waiting to be measured, at the most
 
 
-class _Shared(NamedTuple):
-    """What every rank tells the others of a run."""
-
-    rounds: list[int]
-    """After which it has a row in its journal."""
-    links: list[dict[str, float]]
-    failure: tuple[float, int, str] | None
-    """When it was noticed, in which round, and a sentence."""
-
-
 @dataclass(frozen=True)
 class RankResult:
     """What one rank has of a run that is over."""
@@ -52,10 +42,10 @@ class RankResult:
     """How it diverged, if it did."""
     links: list[dict[str, float]]
 
-    def shared(self) -> _Shared:
-        """What every rank tells the others."""
+    def shared(self) -> tuple[list[int], list[dict[str, float]], tuple[float, int, str] | None]:
+        """What every rank tells the others: the rounds in its journal, its links, and how it failed."""
         failure = None if self.failure is None else (self.failure.since, self.failure.round, self.failure.sentence)
-        return _Shared(self.journal.rounds(), self.links, failure)
+        return self.journal.rounds(), self.links, failure
 
 
 def merge(
@@ -64,29 +54,27 @@ def merge(
     """Bring the journals of every run to the reporter, which alone has the whole problem, measures and writes."""
     everyone: Any = zip(*ranks.share([result.shared() for result in results]), strict=True)
     for result, of_ranks in zip(results, everyone, strict=True):
-        shared = [_Shared(*one) for one in of_ranks]
-        # Where a run diverged, some ranks were ahead of others.
-        rounds = sorted(set.intersection(*(set(one.rounds) for one in shared)))
+        journaled, links, failures = zip(*of_ranks, strict=True)
+        rounds = sorted(set.intersection(*map(set, journaled)))  # where a run diverged, some ranks were ahead of others
         measured = None if problem is None else _Measured(problem, network_of(result.method, mixing))
         for number in rounds:
             sent = ranks.collect(result.journal.row(number), reporter)
             if sent is not None and measured is not None:
                 measured.add(*result.journal.read(sent))
         if measured is not None:
-            _write(folder, result, measured, shared)
+            _write(folder, result, measured, links, failures)
     ranks.wait_for(reporter)
 
 
-def _write(folder: Path, result: RankResult, measured: "_Measured", shared: list[_Shared]) -> None:
+def _write(folder: Path, result: RankResult, measured: "_Measured", of_ranks: Any, failures: Any) -> None:
     problem, mixing = measured.problem, measured.mixing
     first = header(result.method, problem, mixing, result.about, result.seed, processes=mixing.clients)
     record = Record(first, measured.rows())
     record.finish(result.rounds, result.method.remedy())
-    failures = sorted(one.failure for one in shared if one.failure is not None)
-    if failures:
-        _, round, sentence = failures[0]
-        record.end = End("diverged", round, sentence)
-    links = [read_as(LinkCount, {"client": rank, **link}) for rank, one in enumerate(shared) for link in one.links]
+    first_failure = min((failure for failure in failures if failure is not None), default=None)
+    if first_failure is not None:
+        record.end = End("diverged", *first_failure[1:])
+    links = [read_as(LinkCount, {"client": rank, **link}) for rank, own in enumerate(of_ranks) for link in own]
     assert record.end is not None
     assert measured.last is not None
     record.end = replace(record.end, links=tuple(links), clients=tuple(measured.clients))

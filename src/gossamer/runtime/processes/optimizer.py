@@ -90,36 +90,28 @@ class DecentralizedOptimizer(torch.optim.Optimizer):
         x = torch.cat([p.detach().reshape(-1) for p in self._parameters])[None]
         method.check_dimension(x.shape[1])
         method.check_mixing(mixing.lambda_min)
-        self._ranks = Ranks(check_positive("timeout", timeout))
-        if self._ranks.rank == 0:
+        ranks = self._ranks = Ranks(check_positive("timeout", timeout))
+        if ranks.rank == 0:
             warn_of_gamma(method, x.shape[1], mixing.rho)
-        if self._ranks.size != mixing.clients:
+        if ranks.size != mixing.clients:
             raise InputError(
-                f"The mixing matrix is of {mixing.clients} clients, but {self._ranks.size} processes were started: "
+                f"The mixing matrix is of {mixing.clients} clients, but {ranks.size} processes were started: "
                 "one process per client."
             )
         facts = self._facts(x, seed, codec)
-        self._ranks.agree(facts | {"`initial`": initial})
+        ranks.agree(facts | {"`initial`": initial})
         if initial == "broadcast":
-            x = self._ranks.broadcast(x)
+            x = ranks.broadcast(x)
         else:
-            self._ranks.agree(
+            ranks.agree(
                 {"the initial model": digest(x)},
                 "call torch.manual_seed with the same seed before you make the model, or pass initial='broadcast'",
                 show=False,
             )
-        run = zlib.crc32(str(self._ranks.share(os.urandom(8).hex())[0]).encode())
-        self._identity = {"client": self._ranks.rank, **facts}
+        run = zlib.crc32(str(ranks.share(os.urandom(8).hex())[0]).encode())
+        self._identity = {"client": ranks.rank, **facts}
         self._client = Client(
-            self._method,
-            mixing,
-            self._ranks.rank,
-            x,
-            ranks=self._ranks,
-            seed=seed,
-            codec=codec,
-            run=run,
-            transport=transport,
+            self._method, mixing, ranks.rank, x, ranks=ranks, seed=seed, codec=codec, run=run, transport=transport
         )
         self._gossips = 0
         self._sizes = [p.numel() for p in self._parameters]
@@ -136,10 +128,10 @@ class DecentralizedOptimizer(torch.optim.Optimizer):
                 f"The parameters must all be float32, or all float64, on one device, got {found}; for mixed precision "
                 "keep them in float32 and use torch.autocast."
             )
-        for group in self.param_groups:
-            for name in group:
-                if name not in ("params", "param_names", "lr", "weight_decay"):
-                    raise InputError(f"A group of parameters takes `lr` and `weight_decay`, got {name!r}.")
+        known = ("params", "param_names", "lr", "weight_decay")
+        odd = [name for group in self.param_groups for name in group if name not in known]
+        if odd:
+            raise InputError(f"A group of parameters takes `lr` and `weight_decay`, got {odd[0]!r}.")
         if len(self.param_groups) > 1 and not self._method.info.lr_may_differ:
             raise InputError(
                 f"{self._method.info.title} has one step size for all parameters, got {len(self.param_groups)} groups."
@@ -183,7 +175,7 @@ class DecentralizedOptimizer(torch.optim.Optimizer):
                 with torch.enable_grad():
                     loss = closure()
             with torch.no_grad():
-                self.client.step(self._oracle(closure), self._lr())
+                self.client.step(self._oracle(closure), self._of_groups("lr"))
                 self._place(self.client.state.x)
         except BaseException as error:
             self._forget()
@@ -205,16 +197,13 @@ class DecentralizedOptimizer(torch.optim.Optimizer):
 
         return LoopOracle(self._method.info.title, own, self._gradient, elsewhere if closure is not None else None)
 
-    def _lr(self) -> float | Tensor:
-        """The step size after any schedule; one a coordinate where groups differ."""
-        rates = [float(group["lr"]) for group in self.param_groups]
-        return rates[0] if len(set(rates)) == 1 else self._spread(rates)
-
-    def _spread(self, values: list[float]) -> Tensor:
-        """(1, d): one value a group, for each of its coordinates."""
+    def _of_groups(self, name: str) -> float | Tensor:
+        """`lr` or `weight_decay`: one number, or where groups differ one per coordinate, (1, d)."""
+        values = [float(group[name]) for group in self.param_groups]
+        if len(set(values)) == 1:
+            return values[0]
         trained = [[p.numel() for p in group["params"] if p.requires_grad] for group in self.param_groups]
-        sizes = torch.tensor([sum(group) for group in trained])
-        x = self.client.state.x
+        sizes, x = torch.tensor([sum(group) for group in trained]), self.client.state.x
         return torch.repeat_interleave(torch.tensor(values, dtype=x.dtype), sizes).to(x.device)[None]
 
     def _place(self, x: Tensor) -> None:
@@ -232,18 +221,12 @@ class DecentralizedOptimizer(torch.optim.Optimizer):
                     "backward before step, and leave out parameters that the loss does not use."
                 )
         gradient = torch.cat([p.grad.reshape(-1) for p in self._parameters if p.grad is not None])[None]
-        decays = [float(group["weight_decay"]) for group in self.param_groups]
-        if any(decays):
-            gradient = gradient + (decays[0] if len(set(decays)) == 1 else self._spread(decays)) * x
-        return gradient
+        decay = self._of_groups("weight_decay")
+        return gradient + decay * x if isinstance(decay, Tensor) or decay else gradient
 
     def _name(self, number: int) -> str:
-        names = [
-            name
-            for group in self.param_groups
-            for name, p in zip(group.get("param_names", []), group["params"], strict=False)
-            if p.requires_grad
-        ]
+        named = [zip(group.get("param_names", []), group["params"], strict=False) for group in self.param_groups]
+        names = [name for group in named for name, p in group if p.requires_grad]
         known = f" {names[number]!r}" if number < len(names) else f" {number}"
         return f"Parameter{known}, of shape {tuple(self._parameters[number].shape)},"
 
@@ -310,8 +293,7 @@ class DecentralizedOptimizer(torch.optim.Optimizer):
         identity = kept.get("identity") if isinstance(kept, dict) else None
         if not isinstance(kept, dict) or identity != self._identity:
             raise InputError(f"The state is not this rank's: {difference(identity, self._identity)}.")
-        rest = {name: value for name, value in state_dict.items() if name != "client"}
-        super().load_state_dict(rest)
+        super().load_state_dict({name: value for name, value in state_dict.items() if name != "client"})
         self.client.restore(Checkpoint(kept["facts"], {name: x.clone() for name, x in kept["tensors"].items()}))
         self._place(self.client.state.x)
 

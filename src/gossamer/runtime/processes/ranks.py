@@ -5,7 +5,7 @@ import json
 import os
 import socket
 import struct
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -20,8 +20,6 @@ NO_TAG = 0x5FFF  # on which nothing is ever sent
 _COLLECT_TAG, _WAIT_TAG = 0x5FFE, 0x5FFD
 _LOOPBACK = ("lo", "lo0")  # Linux, macOS
 _START_SECONDS = 300.0  # for all processes to start and read their data, at least
-
-
 _open: "list[Ranks]" = []
 
 
@@ -36,8 +34,6 @@ class Ranks:
 
     Collectives are used here alone; between the first round and the last there are packets between neighbours only.
     """
-
-    device_backend = "nccl"
 
     def __init__(self, timeout: float = 60.0) -> None:
         self.timeout = timeout
@@ -57,7 +53,6 @@ class Ranks:
             with self._settling("found the others"):
                 self._group = dist.new_group(backend="gloo", timeout=limit)
         self._pairs: Any = dist.group.WORLD if self._group is None else self._group
-        self._device_group: Any = None
         self.unheard: list[Any] = []
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
         _open.append(self)
@@ -69,8 +64,7 @@ class Ranks:
         with self._settling("agreed on the settings"):
             dist.all_gather(lengths, torch.tensor([len(mine)]), group=self._group)
             longest = int(torch.cat(lengths).max())
-            padded = torch.zeros(longest, dtype=torch.uint8)
-            padded[: len(mine)] = mine
+            padded = torch.nn.functional.pad(mine, (0, longest - len(mine)))
             every = [torch.zeros(longest, dtype=torch.uint8) for _ in range(self.size)]
             dist.all_gather(every, padded, group=self._group)
         texts = [one[: int(n)].numpy().tobytes() for one, n in zip(every, lengths, strict=True)]
@@ -117,16 +111,15 @@ class Ranks:
 
     def collect(self, mine: Tensor, collector: int) -> list[Tensor] | None:
         """Every rank's tensor, by rank, on the collecting rank; the others get None, and wait as long as it takes."""
-        tag = _COLLECT_TAG
         with self._settling("had been heard"):
             if self.rank != collector:
-                self.isend(mine, collector, tag).wait(PATIENCE)
+                self.isend(mine, collector, _COLLECT_TAG).wait(PATIENCE)
                 return None
             every = [torch.empty_like(mine) for _ in range(self.size)]
             every[self.rank] = mine
             for rank, into in enumerate(every):
                 if rank != self.rank:
-                    self.irecv(into, rank, tag).wait(timedelta(seconds=self._settle_seconds))
+                    self.irecv(into, rank, _COLLECT_TAG).wait(timedelta(seconds=self._settle_seconds))
             return every
 
     def wait_for(self, one: int) -> None:
@@ -147,7 +140,7 @@ class Ranks:
         if self not in _open:
             return
         _open.remove(self)
-        group, self._group, self._pairs, self._device_group = self._group, None, None, None
+        group, self._group, self._pairs = self._group, None, None
         if dist.is_initialized():
             dist.destroy_process_group(group)
 
@@ -158,32 +151,6 @@ class Ranks:
     def irecv(self, tensor: Tensor, source: int, tag: int) -> Any:
         """Post a receive."""
         return self._pairs.recv([tensor], source, tag)
-
-    def open_device_group(self, device: torch.device) -> None:
-        """Have NCCL connect the GPUs of all ranks, for `exchange_on_device`; each must have one of its own."""
-        if self._device_group is None:
-            gpus = self.share([socket.gethostname(), str(device)])
-            if self.device_backend == "nccl" and len({tuple(gpu) for gpu in gpus}) < len(gpus):
-                host, name = gpus[self.rank]
-                raise InputError(
-                    f"NCCL needs a GPU of its own for each of the {self.size} processes, and several would share one "
-                    f"(rank {self.rank} has {name} of {host}); transport 'gloo' lets them."
-                )
-            with self._settling("opened NCCL"):
-                self._device_group = dist.new_group(backend=self.device_backend)
-
-    def exchange_on_device(self, outgoing: Mapping[int, Tensor], incoming: Mapping[int, Tensor]) -> list[Any]:
-        """Start to send and to receive, in one go: NCCL would deadlock if ranks began with different neighbours."""
-        operations = [dist.P2POp(dist.isend, x, peer, self._device_group) for peer, x in outgoing.items()]
-        operations += [dist.P2POp(dist.irecv, x, peer, self._device_group) for peer, x in incoming.items()]
-        return list(dist.batch_isend_irecv(operations))
-
-    def is_done(self, work: Any) -> bool:
-        """Whether it is over; gloo, which stands in for NCCL in tests, can only wait for it, and that once."""
-        if self.device_backend == "gloo":
-            work.wait()
-            return True
-        return bool(work.is_completed())
 
     @contextlib.contextmanager
     def _settling(self, what: str) -> Iterator[None]:

@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Callable
+from functools import partial
 from math import inf
 from typing import Any, TypeVar
 
@@ -149,15 +150,11 @@ def settings_for(
     rounds = trial_rounds(template, problem, rounds, batch_size)
     if rounds and "lr" not in settings:
         gammas = [gamma] if given is not None else [min(1.0, gamma * factor) for factor in _GAMMA_FACTORS]
-        tried = [
-            {"lr": shorter * factor / L, **({"gamma": one} if has_gamma else {})}
-            for factor in _LR_FACTORS
-            for one in gammas
-        ]
+        lrs = [shorter * factor / L for factor in _LR_FACTORS]
+        tried = [{"lr": lr, **({"gamma": one} if has_gamma else {})} for lr in lrs for one in gammas]
         tried = sorted([steps, *tried], key=lambda one: -one["lr"])
-        steps = (
-            _best(lambda some: Candidates(template, problem, mixing, some, 0, batch_size, x0), tried, rounds) or steps
-        )
+        trial = partial(Candidates, template, problem, mixing, seed=0, batch_size=batch_size, x0=x0)
+        steps = _best(trial, tried, rounds) or steps
     return {**steps, **settings}
 
 

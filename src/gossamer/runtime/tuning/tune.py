@@ -122,16 +122,11 @@ def tune(
         ranked = sorted((trial for trial in tuned.trials if trial.norm < math.inf), key=lambda trial: trial.norm)
         best = ranked[: search.at_once]
         best += [tuned.trials[0]] if tuned.trials[0] not in best else []  # auto's own, to compare with
-        finalists = [trial.steps for trial in best] if ranked else []
-        norms = None
-        if finalists:
-            norms = race(
-                Candidates(method, problem, mixing, finalists, search.seed, batch_size, x0),
-                whole,
-                should_stop=should_stop,
-            )
-        for one, norm in zip(finalists, norms or [], strict=False):
-            tuned.finalists.append(Trial(one, norm))
+        if ranked:
+            finalists = [trial.steps for trial in best]
+            sim = Candidates(method, problem, mixing, finalists, search.seed, batch_size, x0)
+            norms = race(sim, whole, should_stop=should_stop) or []
+            tuned.finalists.extend(map(Trial, finalists, norms))
     return tuned
 
 
