@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 from commands import forked, gossamer
 
-from gossamer.cli.arguments import COMMANDS, data, parser
-from gossamer.cli.arguments.reproduce import WHAT
+from gossamer.cli.arguments import COMMANDS, WHAT, check, describe, fetch, list_, parser
 from gossamer.cli.command import Command
 from gossamer.cli.completion import script
 from gossamer.paper.figures import FIGURES
@@ -103,7 +102,7 @@ def test_data_has_a_help_of_its_own(tmp_path: Path) -> None:
 
 def every() -> Iterator[Command]:
     yield from COMMANDS
-    yield from (data.list_data, data.fetch, data.check, data.describe)
+    yield from (list_, fetch, check, describe)
 
 
 def test_every_command_is_there_and_has_examples(tmp_path: Path) -> None:

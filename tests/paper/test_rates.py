@@ -11,8 +11,8 @@ import torch
 from gossamer import algorithms as al
 from gossamer.compression.sparse import rand_k, top_k
 from gossamer.errors import StoppedError
-from gossamer.paper.rates.fit import means
-from gossamer.paper.rates.studies import Fit, Study, fit_line, fit_power, studies
+from gossamer.paper.rates.fit import Fit, fit_line, fit_power, means
+from gossamer.paper.rates.studies import Study, studies
 from gossamer.paper.rates.sweep import (
     Disagreement,
     SharedRandK,

@@ -10,7 +10,8 @@ what each command takes, and names the module that is imported when the command 
 import signal
 from collections.abc import Sequence
 
-from gossamer.cli.arguments import call, parser
+from gossamer.cli.arguments import parser
+from gossamer.cli.command import call
 from gossamer.cli.lines import complain, mend_streams, show_warnings_as_lines, stop_request
 from gossamer.errors import NO_ROOM, GossamerError, RunError, StoppedError
 

@@ -14,7 +14,6 @@ from typing import Any, NoReturn
 from gossamer.errors import InputError, unknown
 
 Arguments = Callable[["Parser"], None]
-DATA_DIR = "folder with data files (default: $GOSSAMER_DATA, the cache)"
 
 
 class Parser(argparse.ArgumentParser):
@@ -29,6 +28,18 @@ class Parser(argparse.ArgumentParser):
             raise unknown(str(action.metavar).lower(), value, action.choices)
         super()._check_value(action, value)
 
+    def add(self, names: str, metavar: str | None, about: str, **more: Any) -> None:
+        """Add an argument, or an option with all its names, such as `-o --output`."""
+        self.add_argument(*names.split(), metavar=metavar, help=about, **more)
+
+    def flag(self, names: str, about: str) -> None:
+        """Add an option without a value."""
+        self.add_argument(*names.split(), action="store_true", help=about)
+
+    def data_dir(self) -> None:
+        """Add `--data-dir`."""
+        self.add("--data-dir", "DIR", "folder with data files (default: $GOSSAMER_DATA, the cache)")
+
 
 @dataclass(frozen=True)
 class Command:
@@ -40,31 +51,29 @@ class Command:
     """`module:function` of its code; None for a group."""
     examples: str = ""
 
-    def add_to(self, commands: Any) -> None:
-        """Add this command to a parser's subparsers."""
-        about = inspect.getdoc(self.arguments) or ""
-        parser = commands.add_parser(
-            self.name,
-            help=about.split("\n")[0].rstrip("."),
-            description=about,
-            epilog=f"Examples:\n{self.examples}" if self.examples else None,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-        )
-        self.arguments(parser)
-        if self.call is not None:
-            parser.set_defaults(call=self.call)
 
-
-def command(name: str, call: str | None, *examples: str) -> Callable[[Arguments], Command]:
-    """Decorate a function that adds the arguments of a command, and whose docstring is its help."""
-    return lambda arguments: Command(name, arguments, call, "\n".join(f"  {example}" for example in examples))
+def command(call: str | None, *examples: str) -> Callable[[Arguments], Command]:
+    """Decorate a function that adds the arguments of a command; its name is the command's, its docstring the help."""
+    code = None if call is None else f"gossamer.cli.{call}"
+    text = "\n".join(f"  {example}" for example in examples)
+    return lambda arguments: Command(arguments.__name__.rstrip("_"), arguments, code, text)
 
 
 def add_commands(parser: Parser, commands: Iterable[Command]) -> None:
     """Add commands to a parser, which then requires one of them."""
     kinds = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, parser_class=Parser)
     for one in commands:
-        one.add_to(kinds)
+        about = inspect.getdoc(one.arguments) or ""
+        added = kinds.add_parser(
+            one.name,
+            help=about.split("\n")[0].rstrip("."),
+            description=about,
+            epilog=f"Examples:\n{one.examples}" if one.examples else None,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        one.arguments(added)
+        if one.call is not None:
+            added.set_defaults(call=one.call)
 
 
 def call(options: argparse.Namespace) -> int:
@@ -74,22 +83,27 @@ def call(options: argparse.Namespace) -> int:
     return code
 
 
+def refuse(options: argparse.Namespace, sentence: str, *names: str) -> None:
+    """Raise an InputError if one of these options was given; {} in the sentence is its name."""
+    for name in names:
+        if getattr(options, name):
+            raise InputError(sentence.format(name.replace("_", "-")))
+
+
 def add_output(parser: Parser, default: str) -> None:
     """Add the options for the output folder, JSON and progress."""
-    parser.add_argument("-o", "--output", metavar="DIR", help=f"folder for records and figure (default: {default})")
-    parser.add_argument("--json", action="store_true", help="print the results as one JSON object")
-    parser.add_argument("-q", "--quiet", action="store_true", help="show no progress")
+    parser.add("-o --output", "DIR", f"folder for records and figure (default: {default})")
+    parser.flag("--json", "print the results as one JSON object")
+    parser.flag("-q --quiet", "show no progress")
 
 
 def add_experiment(parser: Parser, devices: str, checkpoints: str) -> None:
     """Add the options that `run` and `launch` have in common."""
-    parser.add_argument("spec", metavar="SPEC", help="a TOML file, or the name of a shipped spec such as figure1")
+    parser.add("spec", "SPEC", "a TOML file, or the name of a shipped spec such as figure1")
     add_output(parser, "runs/ and the spec's file name")
-    parser.add_argument("--data-dir", metavar="DIR", help=DATA_DIR)
-    parser.add_argument("--device", help=f"{devices} (default: the spec's, else cpu)")
-    parser.add_argument("--target", type=float, metavar="NORM", help="also show the cost to reach this gradient norm")
-    parser.add_argument("--force", action="store_true", help="replace what an earlier run left in the output folder")
-    parser.add_argument("--resume", action="store_true", help="continue an interrupted run in the output folder")
-    parser.add_argument(
-        "--checkpoint-every", type=int, metavar="K", help=f"rounds between checkpoints (default: {checkpoints})"
-    )
+    parser.data_dir()
+    parser.add("--device", None, f"{devices} (default: the spec's, else cpu)")
+    parser.add("--target", "NORM", "also show the cost to reach this gradient norm", type=float)
+    parser.flag("--force", "replace what an earlier run left in the output folder")
+    parser.flag("--resume", "continue an interrupted run in the output folder")
+    parser.add("--checkpoint-every", "K", f"rounds between checkpoints (default: {checkpoints})", type=int)

@@ -5,7 +5,7 @@ import argparse
 import shtab
 
 from gossamer.cli.arguments import parser
-from gossamer.cli.lines import results
+from gossamer.cli.lines import show
 from gossamer.paper import shipped_specs
 
 _PATHS = ("DATA", "DIR", "FILE", "RUN")
@@ -14,8 +14,7 @@ _PATHS = ("DATA", "DIR", "FILE", "RUN")
 
 def completion(options: argparse.Namespace) -> int:
     """`gossamer completion`."""
-    with results():
-        print(script(options.shell))
+    show(script(options.shell))
     return 0
 
 

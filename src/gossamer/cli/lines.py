@@ -1,6 +1,7 @@
 """Text on standard output and standard error, and stop requests; imports nothing heavy."""
 
 import contextlib
+import json
 import os
 import signal
 import sys
@@ -53,14 +54,23 @@ def show_warnings_as_lines() -> None:
     warnings.showwarning = show
 
 
-@contextlib.contextmanager
-def results() -> Iterator[None]:
-    """Print results inside; a reader that closes the pipe, as `head -1` does, is no error."""
+def show(text: object) -> None:
+    """Print a result to standard output."""
     try:
-        yield
-        sys.stdout.flush()
+        print(text, flush=True)
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        ignore_closed_pipe()
+
+
+def show_json(content: object, **settings: Any) -> int:
+    """Print a result as JSON, and return the exit code."""
+    show(json.dumps(content, indent=2, **{"allow_nan": False} | settings))
+    return 0
+
+
+def ignore_closed_pipe() -> None:
+    """Drop further output: a reader that closes the pipe, as `head -1` does, is no error."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 class _StopRequest:

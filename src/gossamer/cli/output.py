@@ -4,32 +4,26 @@ import contextlib
 import inspect
 import logging
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypedDict
 
+from rich import progress as rp
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    SpinnerColumn,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
 from rich.table import Column, Table
 from rich.text import Text
 
-from gossamer.cli.lines import note, visible
+from gossamer.cli.lines import ignore_closed_pipe, note, visible
 from gossamer.errors import InputError
 from gossamer.records.checkpoint import resume_log
 from gossamer.runtime.experiment import Experiment
 
+LABEL = rp.TextColumn("{task.description}")
 _LONG_WORD = 12  # characters; longer words may be broken on a narrow terminal
 _PICTURES = (".png", ".pdf", ".svg")
-
+Bar = Callable[[str, float], tuple[Callable[[float], None], Callable[[], None]]]
+"""Adds a bar with a name and a total; returns `show`, which moves it, and `begin`, which starts its clock."""
 VERDICTS = {
     "holds": "[green]holds[/]",
     "does not hold": "[red]does not hold[/]",
@@ -42,12 +36,16 @@ class Output(Console):
     """Standard output with rich's tables, none of whose cells is ever cut."""
 
     def on_broken_pipe(self) -> None:
-        """Raise the error, since `results` handles it: rich would end the program, with exit code 1."""
-        raise BrokenPipeError
+        """Go on; rich would end the program, with exit code 1."""
+        ignore_closed_pipe()
 
     def render_str(self, text: str, **settings: Any) -> Text:
         """Replace control characters in text from a record or a file."""
         return super().render_str(visible(text), **settings)
+
+    def plain(self, text: str) -> None:
+        """Print text as it is, without markup, colours or added line breaks."""
+        self.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def show(self, table: Table) -> None:
         """Print a table, at full width in a pipe; on a terminal that is too narrow, print each row as a small table."""
@@ -60,9 +58,8 @@ class Output(Console):
             self.print(table)
             return
         for number, cells in enumerate(zip(*(column.cells for column in table.columns), strict=True)):
-            row = Table(title=None if number else table.title, title_justify="left", show_header=False)
-            row.add_column(style="bold", overflow="fold")
-            row.add_column(overflow="fold")
+            row = Table(Column(style="bold", overflow="fold"), Column(overflow="fold"), show_header=False)
+            row.title, row.title_justify = None if number else table.title, "left"
             for column, cell in zip(table.columns, cells, strict=True):
                 row.add_row(column.header, cell)
             self.print(row)
@@ -102,34 +99,58 @@ def check_picture(name: str) -> Path:
     return path
 
 
+def headings(*names: str) -> list[Column]:
+    """The columns of a table; those whose name begins with > are aligned to the right."""
+    return [Column(name.removeprefix(">"), justify="right" if name.startswith(">") else "left") for name in names]
+
+
+def titled(title: str, *names: str) -> Table:
+    """A table with these `headings`, and its title on the left."""
+    return Table(*headings(*names), title=title, title_justify="left")
+
+
+@contextlib.contextmanager
+def terminal_bars(quiet: bool, *columns: rp.ProgressColumn) -> Iterator[rp.Progress | None]:
+    """Progress bars on a terminal; None when quiet or in a pipe."""
+    if quiet or not sys.stderr.isatty():
+        yield None
+        return
+    with rp.Progress(*columns, console=Console(stderr=True), transient=True) as bars:
+        yield bars
+
+
 @contextlib.contextmanager
 def waiting(what: str, quiet: bool = False) -> Iterator[None]:
     """Show a spinner on a terminal during a long step."""
-    if quiet or not sys.stderr.isatty():
-        yield
-        return
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        progress.add_task(escape(what), total=None)
+    with terminal_bars(quiet, rp.SpinnerColumn(), LABEL, rp.TimeElapsedColumn()) as progress:
+        if progress is not None:
+            progress.add_task(escape(what), total=None)
         yield
 
 
 @contextlib.contextmanager
-def bars(quiet: bool) -> Iterator[Callable[[str, float], tuple[Callable[[float], None], Callable[[], None]]]]:
-    """A bar per experiment on a terminal, a line per experiment in a pipe; each gives `show` and `begin`."""
-    if quiet:
-        yield lambda name, total: (lambda done: None, lambda: None)
-    elif not sys.stderr.isatty():
-        yield lambda name, total: (lambda done: None, lambda: note(name))
-    else:
-        columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn())
-        with Progress(*columns, console=Console(stderr=True), transient=True) as shown:
+def bars(quiet: bool) -> Iterator[Bar]:
+    """A bar per experiment on a terminal, a line per experiment in a pipe."""
+    with terminal_bars(quiet, LABEL, rp.BarColumn(), rp.TimeElapsedColumn(), rp.TimeRemainingColumn()) as shown:
 
-            def add(name: str, total: float) -> tuple[Callable[[float], None], Callable[[], None]]:
-                task = shown.add_task(escape(name), total=total, start=False)
-                return (lambda done: shown.update(task, completed=done), lambda: shown.start_task(task))
+        def add(name: str, total: float) -> tuple[Callable[[float], None], Callable[[], None]]:
+            if shown is None:
+                return (lambda done: None, lambda: None if quiet else note(name))
+            task = shown.add_task(escape(name), total=total, start=False)
+            return (lambda done: shown.update(task, completed=done), lambda: shown.start_task(task))
 
-            yield add
+        yield add
+
+
+@contextlib.contextmanager
+def counters(quiet: bool, totals: Mapping[str, int]) -> Iterator[Callable[[str, int], None] | None]:
+    """A bar per name on a terminal, moved by the function given; None when quiet or in a pipe."""
+    with terminal_bars(quiet, LABEL, rp.BarColumn(), rp.MofNCompleteColumn(), rp.TimeRemainingColumn()) as shown:
+        if shown is None:
+            yield None
+            return
+        tasks = {name: shown.add_task(escape(name), total=total) for name, total in totals.items()}
+        yield lambda name, done: shown.update(tasks[name], completed=done)
 
 
 class _Notes(logging.Handler):
@@ -162,50 +183,37 @@ class Hooks(TypedDict, total=False):
 @contextlib.contextmanager
 def progress_hooks(experiment: Experiment, quiet: bool) -> Iterator[Hooks]:
     """Hooks that draw bars on a terminal, write a line per method into a pipe, and nothing when quiet."""
-    if quiet:
-        yield Hooks()
-    elif sys.stderr.isatty():
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-        with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
-            tasks = {
-                label: bars.add_task(escape(label), total=rounds) for label, (_, rounds) in experiment.methods.items()
-            }
-            yield Hooks(progress=lambda label, done: bars.update(tasks[label], completed=done))
-    else:
-        seeds = len(experiment.spec.seeds)
-        many = f"{seeds} seed{'s' if seeds > 1 else ''}"
-        yield Hooks(on_method=lambda name, rounds: note(f"{name}: {rounds:,} round{'s' if rounds > 1 else ''}, {many}"))
+    seeds = len(experiment.spec.seeds)
+    many = f"{seeds} seed{'s' if seeds > 1 else ''}"
+    with counters(quiet, {label: rounds for label, (_, rounds) in experiment.methods.items()}) as update:
+        if update is not None:
+            yield Hooks(progress=update)
+        elif quiet:
+            yield Hooks()
+        else:
+            yield Hooks(on_method=lambda name, n: note(f"{name}: {n:,} round{'s' if n > 1 else ''}, {many}"))
 
 
 @contextlib.contextmanager
 def launch_progress(experiment: Experiment, quiet: bool) -> Iterator[Callable[[str, int, int], None]]:
     """As `progress_hooks`, for runs in other processes, one seed after another."""
-    runs = {(label, seed): n for label, (_, n) in experiment.methods.items() for seed in experiment.spec.seeds}
-    names = {
-        (label, seed): f"{label}, seed {seed}" if len(experiment.spec.seeds) > 1 else label for label, seed in runs
-    }
-    if quiet:
-        yield lambda label, seed, done: None
-    elif sys.stderr.isatty():
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-        with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
-            tasks = {run: bars.add_task(escape(names[run]), total=rounds) for run, rounds in runs.items()}
+    seeds, noted = experiment.spec.seeds, set[str]()
 
-            def show(label: str, seed: int, done: int) -> None:
-                for run, task in tasks.items():  # runs before the current one are finished
-                    if run == (label, seed):
-                        bars.update(task, completed=done)
+    def name(label: str, seed: int) -> str:
+        return f"{label}, seed {seed}" if len(seeds) > 1 else label
+
+    runs = {name(label, seed): n for label, (_, n) in experiment.methods.items() for seed in seeds}
+    with counters(quiet, runs) as update:
+
+        def show(label: str, seed: int, done: int) -> None:
+            now = name(label, seed)
+            if update is not None:
+                for run, rounds in runs.items():  # runs before the current one are finished
+                    update(run, done if run == now else rounds)
+                    if run == now:
                         break
-                    bars.update(task, completed=runs[run])
+            elif not quiet and now in runs and now not in noted:
+                noted.add(now)
+                note(f"{now}: {runs[now]:,} rounds, {experiment.problem.clients} processes")
 
-            yield show
-    else:
-        noted: set[tuple[str, int]] = set()
-
-        def note_once(label: str, seed: int, done: int) -> None:
-            run = (label, seed)
-            if run in runs and run not in noted:
-                noted.add(run)
-                note(f"{names[run]}: {runs[run]:,} rounds, {experiment.problem.clients} processes")
-
-        yield note_once
+        yield show

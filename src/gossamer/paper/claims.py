@@ -9,6 +9,7 @@ import re
 import tomllib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from importlib.resources import files
 from statistics import fmean
 from typing import Literal
@@ -164,19 +165,11 @@ def counted(verdicts: Sequence[str]) -> dict[str, int]:
 
 
 def _quantity(name: str) -> Callable[[Quantity], Quantity]:
-    def register(quantity: Quantity) -> Quantity:
-        _quantities[name] = quantity
-        return quantity
-
-    return register
+    return lambda quantity: _quantities.setdefault(name, quantity)
 
 
-def _norm(r: Results, job: str, label: str) -> Numbers:
-    return r.final(job, label, "grad_norm")
-
-
-def _accuracy(r: Results, job: str, label: str) -> Numbers:
-    return r.final(job, label, "accuracy")
+_norm = partial(Results.final, column="grad_norm")
+_accuracy = partial(Results.final, column="accuracy")
 
 
 def _norms(job: str, above: str, below: str) -> Quantity:
@@ -184,9 +177,25 @@ def _norms(job: str, above: str, below: str) -> Quantity:
     return lambda r: ratio(_norm(r, job, above), _norm(r, job, below))
 
 
-@_quantity("data-a9a")
-def _positive_clients(r: Results) -> Numbers:
-    return [abs(5.0 - sum(2 * mine > total for (mine,), total in r.shares("figure1", ["1"])))]
+def _race(
+    job: str, x: str, level: Quantity, slow: Sequence[str], fast: Sequence[str], column: str = "grad_norm"
+) -> Quantity:
+    """`x` (rounds or bits) until the column is at the level: the slowest of some over the fastest of others."""
+
+    def measure(r: Results) -> Numbers:
+        goal = level(r)
+        mine, theirs = ([r.until(job, label, column, goal, x) for label in labels] for labels in (slow, fast))
+        return ratio(largest(*mine), smallest(*theirs))
+
+    return measure
+
+
+def _lead(r: Results, job: str, label: str, *others: str) -> Numbers:
+    """By how much a method's final accuracy is above the best of the others'."""
+    return less(_accuracy(r, job, label), largest(*(_accuracy(r, job, other) for other in others)))
+
+
+_quantities["data-a9a"] = lambda r: [abs(5.0 - sum(2 * n > total for (n,), total in r.shares("figure1", ["1"])))]
 
 
 @_quantity("data-mnist")
@@ -200,49 +209,27 @@ def _own_digit(r: Results) -> Numbers:
 _FOUR = ("BEER", "CHOCO-SGD", "DSGD", "D2")
 _quantities["fig1-choco"] = _norms("figure1", "CHOCO-SGD", "D2")
 _quantities["fig1-beer"] = _norms("figure1", "BEER", "D2")
-
-
-@_quantity("fig1-bits")
-def _bits_to_the_highest_floor(r: Results) -> Numbers:
-    level = times(_NEAR, largest(*(_norm(r, "figure1", label) for label in _FOUR)))
-    beer, choco, dsgd, d2 = (r.until("figure1", label, "grad_norm", level, "bits") for label in _FOUR)
-    return ratio(largest(beer, choco), smallest(dsgd, d2))
-
-
-@_quantity("fig1-accuracy")
-def _lead_in_accuracy(r: Results) -> Numbers:
-    beer, *others = (_accuracy(r, "figure1", label) for label in _FOUR)
-    return less(beer, largest(*others))
-
-
-@_quantity("fig1-learns")
-def _bits_to_accuracy(r: Results) -> Numbers:
-    labels = ("BEER", "DSGD", "D2")
-    level = smallest(*(_accuracy(r, "figure1", label) for label in labels))
-    beer, *others = (r.until("figure1", label, "accuracy", level, "bits") for label in labels)
-    return ratio(beer, smallest(*others))
-
+_quantities["fig1-accuracy"] = lambda r: _lead(r, "figure1", *_FOUR)
+_quantities["fig1-bits"] = _race(
+    "figure1", "bits", lambda r: times(_NEAR, largest(*(_norm(r, "figure1", label) for label in _FOUR))),
+    ("BEER", "CHOCO-SGD"), ("DSGD", "D2"),
+)  # fmt: skip
+_quantities["fig1-learns"] = _race(
+    "figure1", "bits", lambda r: smallest(*(_accuracy(r, "figure1", label) for label in ("BEER", "DSGD", "D2"))),
+    ("BEER",), ("DSGD", "D2"), "accuracy",
+)  # fmt: skip
 
 # Figure 2, and both together
 
 _quantities["fig2-beer"] = _norms("figure2", "BEER", "D2")
-
-
-@_quantity("fig2-bits")
-def _bits_to_d2(r: Results) -> Numbers:
-    level = times(1.5, _norm(r, "figure2", "D2"))
-    return ratio(*(r.until("figure2", label, "grad_norm", level, "bits") for label in ("BEER", "D2")))
+_quantities["fig2-accuracy"] = lambda r: each(abs, _lead(r, "figure2", "BEER", "D2"))
+_quantities["fig2-bits"] = _race("figure2", "bits", lambda r: times(1.5, _norm(r, "figure2", "D2")), ["BEER"], ["D2"])
 
 
 @_quantity("fig2-floor")
 def _floors(r: Results) -> Numbers:
     beer, *others = (_norm(r, "figure2", label) for label in ("BEER", "CHOCO-SGD", "DSGD"))
     return ratio(smallest(*others), beer)
-
-
-@_quantity("fig2-accuracy")
-def _difference_to_d2(r: Results) -> Numbers:
-    return each(abs, less(_accuracy(r, "figure2", "BEER"), _accuracy(r, "figure2", "D2")))
 
 
 @_quantity("fig2-best")
@@ -277,18 +264,14 @@ _GRAPHS = {
 _GAPS = {"ring": 0.022, "star": 0.049, "grid": 0.063}  # as the paper gives them
 
 
-def _rho(r: Results, graph: str) -> float:
-    return r.rho(_GRAPHS[graph])
-
-
 def _off(*graphs: str) -> Quantity:
     """How far gaps are from the paper's."""
-    return lambda r: [max(abs(_rho(r, graph) / _GAPS[graph] - 1) for graph in graphs)]
+    return lambda r: [max(abs(r.rho(_GRAPHS[graph]) / _GAPS[graph] - 1) for graph in graphs)]
 
 
 _quantities["fig3-ring"] = _off("ring")
 _quantities["fig3-gaps"] = _off("star", "grid")
-_quantities["fig3-random"] = lambda r: [_rho(r, "random, p = 0.2") - _rho(r, "random, p = 0.5")]
+_quantities["fig3-random"] = lambda r: [r.rho("figure3-randomp02") - r.rho("figure3-randomp05")]
 
 
 @_quantity("fig3-similar")
@@ -301,7 +284,7 @@ def _spread_of_graphs(r: Results) -> Numbers:
 def _against_the_cube(r: Results) -> Numbers:
     level = times(_NEAR, largest(*(_norm(r, job, graph) for graph, job in _GRAPHS.items())))
     slow, fast = (r.until(_GRAPHS[g], g, "grad_norm", level, "round") for g in ("ring", "random, p = 0.5"))
-    cube = (_rho(r, "random, p = 0.5") / _rho(r, "ring")) ** 3
+    cube = (r.rho("figure3-randomp05") / r.rho("figure3-ring")) ** 3
     return times(1 / cube, ratio(slow, fast))
 
 
@@ -310,28 +293,15 @@ def _against_the_cube(r: Results) -> Numbers:
 
 def _to_the_end(job: str, x: str, *labels: str) -> Quantity:
     """`x` until the norm is near the final one without compression: the slowest of the labels over no compression."""
-
-    def measure(r: Results) -> Numbers:
-        level = times(_NEAR, _norm(r, job, "no compression"))
-        base, *others = (r.until(job, label, "grad_norm", level, x) for label in ("no compression", *labels))
-        return ratio(largest(*others), base)
-
-    return measure
-
-
-def _lead_of_gsgd(job: str) -> Quantity:
-    def measure(r: Results) -> Numbers:
-        gsgd, *others = (_accuracy(r, job, label) for label in ("gsgd_5", "no compression", "top_10"))
-        return less(gsgd, largest(*others))
-
-    return measure
+    base = "no compression"
+    return _race(job, x, lambda r: times(_NEAR, _norm(r, job, base)), labels, [base])
 
 
 for _tag, _job in {"fig4": "figure4", "fig4-tuned": "figure4-tuned"}.items():
     _quantities[f"{_tag}-bits"] = _to_the_end(_job, "bits", "gsgd_5", "top_10")
     _quantities[f"{_tag}-faster"] = _to_the_end(_job, "round", "gsgd_5")
     _quantities[f"{_tag}-slower"] = _to_the_end(_job, "round", "top_10")
-    _quantities[f"{_tag}-accuracy"] = _lead_of_gsgd(_job)
+    _quantities[f"{_tag}-accuracy"] = lambda r, job=_job: _lead(r, job, "gsgd_5", "no compression", "top_10")  # type: ignore[misc]
     _quantities[f"{_tag}-similar"] = _norms(_job, "gsgd_5", "no compression")
 
 
@@ -345,7 +315,7 @@ def _bits_a_round(r: Results) -> Numbers:
 # Figure 5
 
 _quantities["fig5-level"] = lambda r: _accuracy(r, "figure5", "BEER")
-_quantities["fig5-accuracy"] = lambda r: less(_accuracy(r, "figure5", "BEER"), _accuracy(r, "figure5", "CHOCO-SGD"))
+_quantities["fig5-accuracy"] = lambda r: _lead(r, "figure5", "BEER", "CHOCO-SGD")
 _quantities["fig5-norm"] = _norms("figure5", "BEER", "CHOCO-SGD")
 
 

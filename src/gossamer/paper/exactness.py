@@ -59,6 +59,7 @@ def entries() -> list[Entry]:
     unbiased: Any = {"lr": 0.1, "gamma": 0.3, "compressor": dither}
     floor: Any = {"lr": 0.01, "gamma": 0.2, "compressor": top}
     differ, noise = "the clients differ", "single rows are noisy"
+    both = f"compressed models, and {differ}"
     clipped = al.PORTER(lr=0.2, gamma=0.5, compressor=identity(), clip=1.0, start="full")
     return [
         Entry("BEER, top_3", al.BEER(**full)),
@@ -88,13 +89,7 @@ def entries() -> list[Entry]:
         Entry("SQuARM-SGD, top_3", al.SQuARMSGD(**floor | {"lr": 0.001}), 1.0, why=differ),
         # What compression leaves out of whole models counts gamma times, gossip removes differences of lr / gamma: the
         # sum is least, and falls as lr^(1/2), where gamma does too.
-        Entry(
-            "DeepSqueeze, top_3, gamma as lr^0.5",
-            al.DeepSqueeze(**floor),
-            0.5,
-            why="compressed models, and " + differ,
-            gamma_power=0.5,
-        ),
+        Entry("DeepSqueeze, top_3, gamma as lr^0.5", al.DeepSqueeze(**floor), 0.5, None, both, gamma_power=0.5),
         Entry("Centralized SGD, single rows", al.CentralizedSGD(lr=0.02), 0.5, 1, noise),
         Entry("D2, single rows", al.D2(lr=0.02), 0.5, 1, noise),
         Entry("BEER, top_3, single rows", al.BEER(**floor | {"lr": 0.01}), 0.5, 1, noise),

@@ -69,7 +69,10 @@ def jobs(figure: str, seeds: Sequence[int], *, published: bool = False) -> list[
     if published:
         specs = {f"{name}-published": as_published(spec) for name, spec in specs.items()}
     elif figure == "fig4":
-        specs["figure4"] = _with_the_published_operator(specs["figure4"])
+        # Beside top_10, at the same steps, the operator that was published under its name.
+        text = specs["figure4"]
+        (operator,) = (table for table in as_published(text).methods if table["label"] == "top_10")
+        specs["figure4"] = replace(text, methods=[*text.methods, operator | {"label": "top_10 as published"}])
         specs["figure4-tuned"] = load_spec(shipped_spec("figure4_tuned"))
     return [Job(name, replace(spec, seeds=list(seeds))) for name, spec in specs.items()]
 
@@ -82,12 +85,6 @@ def _on_graphs(spec: Spec) -> Iterator[tuple[str, Spec]]:
         table = spec.methods[0] | {"label": label}
         weights = {"weights": spec.graph["weights"]}
         yield name, replace(spec, name=title, graph=graph | weights, methods=[table])
-
-
-def _with_the_published_operator(spec: Spec) -> Spec:
-    """Beside top_10, at the same steps, the operator that was published under its name."""
-    (published,) = (table for table in as_published(spec).methods if table["label"] == "top_10")
-    return replace(spec, methods=[*spec.methods, published | {"label": "top_10 as published"}])
 
 
 def shortened(job: Job, rounds: int) -> Job:
@@ -132,18 +129,16 @@ def run(
         if on_start is not None:
             on_start()
         place.mkdir(parents=True, exist_ok=True)
-        if (place / "spec.toml").exists() and not (place / "spec.toml").is_file():  # a pipe would be waited for
-            raise InputError(f"'{place / 'spec.toml'}' is no file; remove it.")
-        write_text(place / "spec.toml", _text(job.spec))
+        copy = place / "spec.toml"
+        if copy.exists() and not copy.is_file():  # a pipe would be waited for
+            raise InputError(f"'{copy}' is no file; remove it.")
+        write_text(copy, _text(job.spec))
         experiment = prepare(job.spec, data_dir=data_dir, device=device)
         for label, seeds in missing.items():
             for seed in seeds:
                 _clear(place, label, seed)
-            part = replace(
-                experiment,
-                spec=replace(job.spec, seeds=seeds),
-                methods={label: experiment.methods[label]},
-            )
+            methods = {label: experiment.methods[label]}
+            part = replace(experiment, spec=replace(job.spec, seeds=seeds), methods=methods)
             part.run(place, progress, resume=True, should_stop=should_stop)
     return [read_record(place / record_name(label, seed)) for label in job.labels for seed in job.spec.seeds]
 
@@ -176,9 +171,8 @@ def is_done(job: Job, folder: Path) -> bool:
 
 def _is_over(place: Path, label: str, seed: int, rounds: int) -> bool:
     """Whether a run came to its end; a file that is missing, cut off or damaged is not of such a run."""
-    path = place / record_name(label, seed)
     try:
-        record = read_record(path)
+        record = read_record(place / record_name(label, seed))
     except DataError:
         return False
     if record.end is None or not record.rows or (record.label, record.seed) != (label, seed):

@@ -189,12 +189,12 @@ def _settings(record: Record) -> Header:
     """The header without the seed, and without when and where it ran."""
     facts = {
         # What was worked out ends in other digits on another machine.
-        name: {key: _rounded(value) for key, value in table.items() if key != "weights"}
+        name: {
+            key: float(f"{value:.6g}") if isinstance(value, float) else value
+            for key, value in table.items()
+            if key != "weights"
+        }
         for name, table in record.header.facts.items()
     }
     same = replace(record.header, seed=0, gossamer="", identity={}, facts=facts, rounds=None, network=None, shares=None)
     return replace(same, started=None, command=None, device=None, torch=None, python=None)
-
-
-def _rounded(value: object) -> object:
-    return float(f"{value:.6g}") if isinstance(value, float) else value

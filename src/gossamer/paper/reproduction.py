@@ -15,7 +15,8 @@ from gossamer.files import write_csv, write_text
 from gossamer.paper import figures
 from gossamer.paper.claims import Judged, judge_all
 from gossamer.paper.figures import FIGURES, Job
-from gossamer.paper.rates.studies import Fit, Study, studies
+from gossamer.paper.rates.fit import Fit
+from gossamer.paper.rates.studies import Study, studies
 from gossamer.paper.results import Results
 from gossamer.records.record import Record
 from gossamer.records.typed import read_as, read_json
@@ -37,7 +38,6 @@ class Plan:
         published: As the published experiments were run, in place of what the text says.
         quick: A rehearsal: seconds per figure, on embedded data.
         rounds: The most rounds of a run.
-        data_dir: Where data files lie.
         device: Where to compute.
     """
 
@@ -47,7 +47,6 @@ class Plan:
     published: bool = False
     quick: bool = False
     rounds: int | None = None
-    data_dir: str | None = None
     device: str | None = None
 
     @property
@@ -155,10 +154,8 @@ def conclude(plan: Plan, command: str) -> Reproduced:
     records: dict[str, list[Record]] = {}
     pictured: dict[str, tuple[str, list[Record]]] = {}
     for name, several in plan.everything().items():
-        seeds = [figures.seeds_done(job, plan.folder) for job in several]
-        there = [
-            Job(job.name, replace(job.spec, seeds=those)) for job, those in zip(several, seeds, strict=True) if those
-        ]
+        done = [(job, figures.seeds_done(job, plan.folder)) for job in several]
+        there = [Job(job.name, replace(job.spec, seeds=seeds)) for job, seeds in done if seeds]
         records |= {job.name: figures.run(job, plan.folder) for job in there}
         if there:
             kind = (", as published" if name.endswith("-published") else "") + (" (rehearsal)" if plan.quick else "")
@@ -167,12 +164,11 @@ def conclude(plan: Plan, command: str) -> Reproduced:
     is_short = plan.is_short
     fits = [fit for study in studies(plan.quick) for fit in _read_fits(_kept(study, plan)) or []]
     judged = judge_all(Results(records, fits), too_short=is_short)
-    place = plan.folder / "figures"
-    place.mkdir(parents=True, exist_ok=True)
+    (plan.folder / "figures").mkdir(parents=True, exist_ok=True)
     pictures = []
     for name, (title, runs) in pictured.items():
         for ending in (".png", ".pdf"):
-            pictures.append(place / f"{name}{ending}")
+            pictures.append(plan.folder / "figures" / f"{name}{ending}")
             panels_figure(runs, pictures[-1], title)
     about = {
         "title": "The BEER paper, reproduced" + (" (a rehearsal)" if plan.quick else ""),
@@ -183,23 +179,20 @@ def conclude(plan: Plan, command: str) -> Reproduced:
     }
     rows = [asdict(one.row()) for one in judged]
     write_text(plan.folder / "claims.json", json.dumps(about | {"claims": rows}, indent=1, allow_nan=False) + "\n")
-    write_csv(plan.folder / "claims.csv", [row | {"values": _listed(row["values"])} for row in rows])
+    for row in rows:
+        row["values"] = " ".join("inf" if value is None else f"{value:.6g}" for value in row["values"])
+    write_csv(plan.folder / "claims.csv", rows)
     write_csv(plan.folder / "runs.csv", [_run_row(job, record) for job, kept in records.items() for record in kept])
     if fits:
         fitted = [asdict(fit) | {"agrees": fit.agrees, "is_reached": fit.is_reached} for fit in fits]
         write_text(plan.folder / "rates.json", json.dumps(about | {"fits": fitted}, indent=1, allow_nan=False) + "\n")
         write_csv(plan.folder / "rates.csv", [{k: v for k, v in row.items() if k != "points"} for row in fitted])
-    elif not any((plan.folder / "rates").glob("*.json")):
-        _forget_rates(plan.folder)
+    elif not any((plan.folder / "rates").glob("*.json")):  # a table without its fits would stay on the page
+        with contextlib.suppress(DataError, TypeError, KeyError):
+            if isinstance(read_json(plan.folder / "rates.json")["fits"], list):
+                for name in ("rates.json", "rates.csv"):
+                    (plan.folder / name).unlink(missing_ok=True)
     return Reproduced(judged, fits, pictures)
-
-
-def _forget_rates(folder: Path) -> None:
-    """Remove the table of rates whose fits are gone, so that the page does not show them."""
-    with contextlib.suppress(DataError, TypeError, KeyError):
-        if isinstance(read_json(folder / "rates.json")["fits"], list):
-            for name in ("rates.json", "rates.csv"):
-                (folder / name).unlink(missing_ok=True)
 
 
 def _run_row(job: str, record: Record) -> dict[str, object]:
@@ -214,10 +207,6 @@ def _run_row(job: str, record: Record) -> dict[str, object]:
     row |= {"seconds": last.numbers["seconds"], "device": header.device}
     row["diverged_in_round"] = record.end.round if record.end is not None and record.diverged else None
     return {name: float(f"{value:.6g}") if isinstance(value, float) else value for name, value in row.items()}
-
-
-def _listed(values: Sequence[float | None]) -> str:
-    return " ".join("inf" if value is None else f"{value:.6g}" for value in values)
 
 
 def _kept(study: Study, plan: Plan) -> Path:
@@ -236,14 +225,8 @@ def _read_fits(path: Path) -> list[Fit] | None:
 
 def _versions() -> dict[str, str]:
     import matplotlib
-    import numpy as np
+    import numpy
     import torch
 
-    python = platform.python_version()
-    return {
-        "gossamer": __version__,
-        "python": python,
-        "torch": torch.__version__,
-        "numpy": np.__version__,
-        "matplotlib": matplotlib.__version__,
-    }
+    libraries = {one.__name__: one.__version__ for one in (torch, numpy, matplotlib)}
+    return {"gossamer": __version__, "python": platform.python_version()} | libraries

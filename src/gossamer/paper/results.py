@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from gossamer.paper.rates.studies import Fit
+from gossamer.paper.rates.fit import Fit
 from gossamer.records.record import Record
 from gossamer.records.rows import is_higher_better
 
@@ -33,12 +33,15 @@ class Results:
 
     def final(self, job: str, label: str, column: str) -> Numbers:
         """The mean over the last tenth of the evaluations; of a run that diverged, the worst there is."""
-        return [_final(record, column) for record in self.of(job, label)]
+        worst = 0.0 if is_higher_better(column) else math.inf
+        ends = [(record.diverged, record.last_tenth(column)) for record in self.of(job, label)]
+        return [worst if diverged else math.inf if end is None else end for diverged, end in ends]
 
     def until(self, job: str, label: str, column: str, levels: Sequence[float], x: str) -> Numbers:
         """`x` (rounds or bits) where the column first is as good as each seed's level; infinite if it never is."""
-        runs = self.of(job, label)
-        return [_until(record, column, level, x) for record, level in zip(runs, levels, strict=True)]
+        rows = [record.first(column, level) for record, level in zip(self.of(job, label), levels, strict=True)]
+        places = [None if row is None else row.value(x) for row in rows]
+        return [math.inf if place is None else float(place) for place in places]
 
     def at(self, job: str, label: str, column: str, x: str, places: Sequence[float]) -> Numbers:
         """The column in the last evaluation where `x` is at most each seed's place."""
@@ -73,19 +76,6 @@ class Results:
                 places = [shares.labels.index(label) for label in labels]
                 return [([row[place] for place in places], sum(row)) for row in shares.counts]
         raise MissingRunsError(f"{job}: shares")
-
-
-def _final(record: Record, column: str) -> float:
-    if record.diverged:
-        return 0.0 if is_higher_better(column) else math.inf
-    final = record.last_tenth(column)
-    return math.inf if final is None else final
-
-
-def _until(record: Record, column: str, level: float, x: str) -> float:
-    row = record.first(column, level)
-    at = None if row is None else row.value(x)
-    return math.inf if at is None else float(at)
 
 
 def each(function: Callable[..., float], *columns: Sequence[float]) -> Numbers:

@@ -2,7 +2,6 @@
 
 import argparse
 import inspect
-import json
 import sys
 import warnings
 from typing import Any
@@ -10,10 +9,10 @@ from typing import Any
 import numpy as np
 import torch
 from rich.markup import escape
-from rich.table import Table
+from rich.table import Column, Table
 
 from gossamer import registry
-from gossamer.cli.lines import results
+from gossamer.cli.lines import show_json
 from gossamer.cli.output import console
 from gossamer.compression.assess import measure
 from gossamer.errors import InputError, check_integer
@@ -26,13 +25,14 @@ def compressors(options: argparse.Namespace) -> int:
     for name in registry.compressors:
         factory: Any = registry.compressors.get(name)
         compressor = factory(**factory.examples[0])
+        settings = ",".join(map(str, factory.examples[0].values()))
         omega = compressor.omega(d)
         contracts = omega is None or omega < 1
         bits = int(compressor(torch.ones(1, d), seed=0).num_bits("fixed")[0])
         rows.append(
             {
                 "name": name,
-                "example": _notation(name, factory.examples[0]),
+                "example": f"{name}:{settings}" if settings else name,
                 "alpha": compressor.alpha(d) if contracts else None,
                 "omega": omega,
                 "deterministic": compressor.is_deterministic,
@@ -40,18 +40,16 @@ def compressors(options: argparse.Namespace) -> int:
                 "about": (inspect.getdoc(factory) or "").split("\n")[0],
             }
         )
-    with results():
-        if options.json:
-            print(json.dumps(rows, indent=2))
-            return 0
-        table = Table(header_style="bold", title=f"At {d:,} coordinates", title_justify="left")
-        for heading in ("name", "example", "alpha", "omega", "bits per coordinate", "description"):
-            table.add_column(heading, no_wrap=heading in ("name", "alpha", "omega"))
-        for row in rows:
-            alpha, omega = (f"{row[key]:.3g}" if row[key] is not None else "-" for key in ("alpha", "omega"))
-            wide = f"{row['bits_per_coordinate']:.3g}"
-            table.add_row(row["name"], escape(row["example"]), alpha, omega, wide, escape(row["about"]))
-        console().show(table)
+    if options.json:
+        return show_json(rows, allow_nan=True)
+    headings = ("name", "example", "alpha", "omega", "bits per coordinate", "description")
+    columns = (Column(heading, no_wrap=heading in ("name", "alpha", "omega")) for heading in headings)
+    table = Table(*columns, title=f"At {d:,} coordinates", title_justify="left")
+    for row in rows:
+        constants = (f"{row[key]:.3g}" if row[key] is not None else "-" for key in ("alpha", "omega"))
+        wide = f"{row['bits_per_coordinate']:.3g}"
+        table.add_row(row["name"], escape(row["example"]), *constants, wide, escape(row["about"]))
+    console().show(table)
     return 0
 
 
@@ -63,27 +61,20 @@ def compress(options: argparse.Namespace) -> int:
     if torch.isinf(x).any() and not torch.isinf(wide).any():
         raise InputError(f"The vector '{options.file}' has numbers too large for {options.dtype}; try --dtype float64.")
     result = measure(compressor, x, check_integer("seed", options.seed, 0))
-    with results():
-        if options.json:
-            print(json.dumps(result, indent=2, allow_nan=False))
-            return 0
-        bound = 1 - result["alpha"] if result["alpha"] is not None else result["omega"]
-        table = Table(show_header=False, title=escape(f"{result['compressor']} on {result['d']:,} coordinates"))
-        table.add_row("relative squared error", f"{result['error']:.4g}  (promised: at most {bound:.4g})")
-        table.add_row("alpha", "-" if result["alpha"] is None else f"{result['alpha']:.4g}")
-        table.add_row("omega", "-" if result["omega"] is None else f"{result['omega']:.4g}")
-        for codec, bits in result["bits"].items():
-            table.add_row(f"{codec} packet", f"{bits:,} bits, {bits / result['d']:.4g} per coordinate")
-        table.add_row("nominal bits", f"{result['bits_nominal']:,} bits")
-        if result["symbol_entropy"] is not None:
-            table.add_row("entropy of the symbols", f"{result['symbol_entropy']:.4g} bits per coordinate")
-        console().show(table)
+    if options.json:
+        return show_json(result)
+    bound = 1 - result["alpha"] if result["alpha"] is not None else result["omega"]
+    table = Table(show_header=False, title=escape(f"{result['compressor']} on {result['d']:,} coordinates"))
+    table.add_row("relative squared error", f"{result['error']:.4g}  (promised: at most {bound:.4g})")
+    for name in ("alpha", "omega"):
+        table.add_row(name, "-" if result[name] is None else f"{result[name]:.4g}")
+    for codec, bits in result["bits"].items():
+        table.add_row(f"{codec} packet", f"{bits:,} bits, {bits / result['d']:.4g} per coordinate")
+    table.add_row("nominal bits", f"{result['bits_nominal']:,} bits")
+    if result["symbol_entropy"] is not None:
+        table.add_row("entropy of the symbols", f"{result['symbol_entropy']:.4g} bits per coordinate")
+    console().show(table)
     return 0
-
-
-def _notation(name: str, settings: Any) -> str:
-    """The compressor as a spec file or a command names it: `gsgd:5`."""
-    return ":".join([name, *([",".join(map(str, settings.values()))] if settings else [])])
 
 
 def _vector(name: str) -> "np.ndarray[Any, Any]":

@@ -3,29 +3,18 @@
 import argparse
 import contextlib
 import inspect
-import json
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.console import Console
 from rich.markup import escape
-from rich.progress import (
-    BarColumn,
-    DownloadColumn,
-    Progress,
-    TaskID,
-    TextColumn,
-    TimeRemainingColumn,
-    TransferSpeedColumn,
-)
-from rich.table import Table
+from rich.progress import BarColumn, DownloadColumn, TaskID, TimeRemainingColumn, TransferSpeedColumn
+from rich.table import Column, Table
 
 from gossamer import registry
-from gossamer.cli.lines import complain, note, results
-from gossamer.cli.output import check_picture, console, first_paragraph, waiting
+from gossamer.cli.lines import complain, note, show, show_json
+from gossamer.cli.output import LABEL, check_picture, console, first_paragraph, headings, terminal_bars, waiting
 from gossamer.errors import InputError, unknown
 from gossamer.problems import load, logistic_regression, softmax_regression
 from gossamer.problems.data.datasets import find, find_in, fits, folders
@@ -41,33 +30,23 @@ def downloads(quiet: bool = False) -> Iterator[None]:
     """Show the progress of downloads inside: a bar on a terminal, one line per file in a pipe."""
     if quiet:
         yield
-    elif sys.stderr.isatty():
-        columns = (
-            TextColumn("{task.description}"),
-            BarColumn(),
-            DownloadColumn(),
-            TransferSpeedColumn(),
-            TimeRemainingColumn(),
-        )
-        with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
-            tasks: dict[str, TaskID] = {}
+        return
+    tasks: dict[str, TaskID] = {}
+    noted: set[str] = set()
+    with terminal_bars(
+        quiet, LABEL, BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn()
+    ) as bars:
 
-            def show(name: str, done: int, total: int | None) -> None:
+        def progress(name: str, done: int, total: int | None) -> None:
+            if bars is not None:
                 if name not in tasks:
                     tasks[name] = bars.add_task(escape(name), total=total)
                 bars.update(tasks[name], completed=done, total=total)
-
-            with showing(show):
-                yield
-    else:
-        noted: set[str] = set()
-
-        def note_once(name: str, done: int, total: int | None) -> None:
-            if name not in noted:
+            elif name not in noted:
+                noted.add(name)
                 note(f"Fetching {name}" + (f", {total / 1e6:.1f} MB" if total else ""))
-            noted.add(name)
 
-        with showing(note_once):
+        with showing(progress):
             yield
 
 
@@ -83,20 +62,14 @@ def list_data(options: argparse.Namespace) -> int:
             kind = "synthetic" if inspect.signature(factory).parameters else "embedded"
         folder = str(there[0].parent) if there and there[0] is not None else None
         rows.append({"name": name, "where": kind, "folder": folder, "about": first_paragraph(factory)})
-    with results():
-        if options.json:
-            print(json.dumps(rows, indent=2))
-            return 0
-        table = Table(header_style="bold")
-        for heading in ("name", "where", "description"):
-            table.add_column(heading, no_wrap=heading == "name")
-        for row in rows:
-            table.add_row(str(row["name"]), escape(str(row["folder"] or row["where"])), escape(str(row["about"])))
-        console().show(table)
-        console().print(
-            "Any LIBSVM file can be given by its path (plain, .xz, .bz2, .gz; test rows in NAME.t beside it).",
-            soft_wrap=True,
-        )
+    if options.json:
+        return show_json(rows)
+    table = Table(Column("name", no_wrap=True), "where", "description")
+    for row in rows:
+        table.add_row(str(row["name"]), escape(str(row["folder"] or row["where"])), escape(str(row["about"])))
+    console().show(table)
+    text = "Any LIBSVM file can be given by its path (plain, .xz, .bz2, .gz; test rows in NAME.t beside it)."
+    console().print(text, soft_wrap=True)
     return 0
 
 
@@ -114,9 +87,7 @@ def fetch(options: argparse.Namespace) -> int:
             if there is not None and fits(there, file):
                 note(f"{there} exists already.")
                 continue
-            path = fetch_file(file, folder / name)
-            with results():
-                print(path)
+            show(fetch_file(file, folder / name))
     return 0
 
 
@@ -128,19 +99,15 @@ def check(options: argparse.Namespace) -> int:
             for file in files:
                 path = find(name, file, options.data_dir)
                 state = "missing" if path is None else "correct" if fits(path, file) else "damaged"
-                rows.append(
-                    {"data": name, "file": file.name, "path": None if path is None else str(path), "state": state}
-                )
-    with results():
-        if options.json:
-            print(json.dumps(rows, indent=2))
-        else:
-            table = Table(header_style="bold")
-            for heading in ("data set", "file", "state", "path"):
-                table.add_column(heading)
-            for row in rows:
-                table.add_row(row["data"], row["file"], row["state"], escape(row["path"] or "-"))
-            console().show(table)
+                where = None if path is None else str(path)
+                rows.append({"data": name, "file": file.name, "path": where, "state": state})
+    if options.json:
+        show_json(rows)
+    else:
+        table = Table("data set", "file", "state", "path")
+        for row in rows:
+            table.add_row(row["data"], row["file"], row["state"], escape(row["path"] or "-"))
+        console().show(table)
     damaged = [row["path"] for row in rows if row["state"] == "damaged"]
     return complain(f"Damaged: {', '.join(map(str, damaged))}; fetch them again.", 1) if damaged else 0
 
@@ -151,19 +118,12 @@ def describe(options: argparse.Namespace) -> int:
     with downloads(), waiting("Reading the data"):
         dataset = load(options.data, options.data_dir)
         classes = dataset.classes("A description")
-        shares = split(dataset.labels, options.clients, options.partition, options.seed, equal=not options.all_rows)
-        problem = (logistic_regression if len(classes) == 2 else softmax_regression)(
-            dataset,
-            clients=options.clients,
-            partition=options.partition,
-            seed=options.seed,
-            equal=not options.all_rows,
-            nonconvex=0.0,
-        )
-        heterogeneity = problem.heterogeneity()
-    counts = np.stack(
-        [np.bincount(np.searchsorted(classes, dataset.labels[s]), minlength=len(classes)) for s in shares]
-    )
+        division: Any = {"partition": options.partition, "seed": options.seed, "equal": not options.all_rows}
+        shares = split(dataset.labels, options.clients, **division)
+        regression = logistic_regression if len(classes) == 2 else softmax_regression
+        heterogeneity = regression(dataset, clients=options.clients, **division, nonconvex=0.0).heterogeneity()
+    places = (np.searchsorted(classes, dataset.labels[share]) for share in shares)
+    counts = np.stack([np.bincount(those, minlength=len(classes)) for those in places])
     names = [f"{value:g}" for value in classes]
     result = {
         "data": dataset.name,
@@ -180,32 +140,26 @@ def describe(options: argparse.Namespace) -> int:
         with waiting("Drawing"):
             title = f"{dataset.name}, {options.partition}, {options.clients} clients: heterogeneity {heterogeneity:.3g}"
             shares_figure(counts, names, picture, title)
-    with results():
-        if options.json:
-            print(json.dumps(result, indent=2, allow_nan=False))
-            return 0
-        out = console()
-        out.show(_table(counts, names, f"{dataset.name}, {options.partition}", out.width))
-        out.print(
-            f"{result['rows']:,} rows of {result['features']:,} features, {result['dropped']:,} of them dropped; "
-            f"{result['test_rows']:,} test rows.\nHeterogeneity (mean of ||grad f_i - grad f||^2 at 0): "
-            f"{heterogeneity:.4g}",
-            highlight=False,
-        )
-        if picture is not None:
-            out.print(f"Picture: {escape(str(picture))}", highlight=False, soft_wrap=True)
+    if options.json:
+        return show_json(result)
+    out = console()
+    out.show(_table(counts, names, f"{dataset.name}, {options.partition}", out.width))
+    out.print(
+        f"{result['rows']:,} rows of {result['features']:,} features, {result['dropped']:,} of them dropped; "
+        f"{result['test_rows']:,} test rows.\nHeterogeneity (mean of ||grad f_i - grad f||^2 at 0): "
+        f"{heterogeneity:.4g}",
+        highlight=False,
+    )
+    if picture is not None:
+        out.plain(f"Picture: {picture}")
     return 0
 
 
 def _table(counts: Any, names: list[str], title: str, width: int) -> Table:
     """Rows and label shares per client; with many labels, the most frequent ones of each client."""
-    table = Table(title=escape(title), header_style="bold")
-    table.add_column("client", justify="right")
-    table.add_column("rows", justify="right")
     wide = len(names) <= 12 and width >= 9 * len(names) + 35
-    for name in names if wide else ["labels"]:
-        table.add_column(name, justify="right" if wide else "left")
-    table.add_column("", no_wrap=True)
+    labels = headings(*(f">{name}" for name in names)) if wide else headings("labels")
+    table = Table(*headings(">client", ">rows"), *labels, Column(no_wrap=True), title=escape(title))
     marks = "▁▂▃▄▅▆▇█"
     shown = counts if len(counts) <= 60 else counts[:60]
     for client, row in enumerate(shown):

@@ -1,16 +1,13 @@
 """Which methods find the exact minimiser: `gossamer reproduce exactness`."""
 
 import argparse
-import json
-import sys
 from pathlib import Path
 
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
+from rich.progress import BarColumn, TimeRemainingColumn
 
-from gossamer.cli.lines import complain, note, results
-from gossamer.cli.output import VERDICTS, console
+from gossamer.cli.command import refuse
+from gossamer.cli.lines import complain, note, show_json
+from gossamer.cli.output import LABEL, VERDICTS, console, terminal_bars, titled
 from gossamer.errors import InputError, check_integer
 from gossamer.files import write_csv
 from gossamer.paper import exactness
@@ -24,9 +21,7 @@ def exactness_table(options: argparse.Namespace) -> int:
 
     Exit code 1 says that something does not hold.
     """
-    for name in ("as_published", "quick", "seeds", "device", "data_dir"):
-        if getattr(options, name):
-            raise InputError(f"exactness takes no --{name.replace('_', '-')}; leave it out.")
+    refuse(options, "exactness takes no --{}; leave it out.", "as_published", "quick", "seeds", "device", "data_dir")
     rounds = check_integer("rounds", _ROUNDS if options.rounds is None else options.rounds, 1000)
     if options.output is not None:
         out = Path(options.output)
@@ -39,31 +34,28 @@ def exactness_table(options: argparse.Namespace) -> int:
     rows = [_row(outcome) | ({"holds": None} if is_short else {}) for outcome in outcomes]
     if options.output is not None:
         write_csv(Path(options.output), rows)
-    with results():
-        if options.json:
-            print(json.dumps(rows, indent=2))
-        else:
-            _show(outcomes, is_short)
+    if options.json:
+        show_json(rows, allow_nan=True)
+    else:
+        _show(outcomes, is_short)
     failed = [outcome.entry.label for outcome in outcomes if not outcome.holds and not is_short]
     return complain(f"What theory says does not hold for {'; '.join(failed)}.", 1) if failed else 0
 
 
 def _run(rounds: int, quiet: bool) -> list[Exactness]:
     entries = exactness.entries()
-    if quiet or not sys.stderr.isatty():
-        if not quiet:
-            note(f"exactness: {len(entries)} runs, up to {rounds:,} rounds each")
-        return [exactness.run(entry, rounds) for entry in entries]
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
+    with terminal_bars(quiet, LABEL, BarColumn(), TimeRemainingColumn()) as bars:
+        if bars is None:
+            if not quiet:
+                note(f"exactness: {len(entries)} runs, up to {rounds:,} rounds each")
+            return [exactness.run(entry, rounds) for entry in entries]
         task = bars.add_task("", total=rounds * len(entries))
-        outcomes = []
-        for number, entry in enumerate(entries):
+
+        def run(number: int, entry: Entry) -> Exactness:
             bars.update(task, description=entry.label, completed=number * rounds)
-            outcomes.append(
-                exactness.run(entry, rounds, lambda t, n=number: bars.update(task, completed=n * rounds + t))  # type: ignore[misc]
-            )
-        return outcomes
+            return exactness.run(entry, rounds, lambda t: bars.update(task, completed=number * rounds + t))
+
+        return [run(number, entry) for number, entry in enumerate(entries)]
 
 
 def _row(outcome: Exactness) -> dict[str, object]:
@@ -93,42 +85,26 @@ def _expected(entry: Entry) -> str:
 
 def _show(outcomes: list[Exactness], is_short: bool) -> None:
     out = console()
-    table = Table(header_style="bold", title="Exact methods: distance to the minimiser", title_justify="left")
-    for heading in ("method", "rounds", "error", ""):
-        table.add_column(heading, justify="right" if heading in ("rounds", "error") else "left")
+    exact = titled("Exact methods: distance to the minimiser", "method", ">rounds", ">error", "")
+    steps = (">at lr", ">at lr/2", ">at lr/4", ">falls as", ">theory")
+    floors = titled("The others: where they stop", "method", *steps, "since", "")
+    reached = (">rounds", ">distance to the clipped fixed point", ">||grad f||", ">theory")
+    clipped = titled("PORTER with clipping: not a stationary point", "method", *reached, "")
     for outcome in outcomes:
-        if outcome.entry.power is None and outcome.entry.apart is None:
-            table.add_row(
-                outcome.entry.label,
-                f"{outcome.rounds:,}",
-                f"{max(outcome.errors.values()):.1e}",
-                _verdict(outcome, is_short),
-            )
-    out.show(table)
-    table = Table(header_style="bold", title="The others: where they stop", title_justify="left")
-    for heading in ("method", "at lr", "at lr/2", "at lr/4", "falls as", "theory", "since", ""):
-        table.add_column(heading, justify="left" if heading in ("method", "since", "") else "right")
-    for outcome in outcomes:
-        if outcome.entry.power is not None:
-            errors = (f"{error:.3f}" for error in outcome.errors.values())
-            powers = (f"lr^{outcome.power:.2f}", f"lr^{outcome.entry.power:g}")
-            table.add_row(outcome.entry.label, *errors, *powers, outcome.entry.why, _verdict(outcome, is_short))
-    out.show(table)
-    table = Table(header_style="bold", title="PORTER with clipping: not a stationary point", title_justify="left")
-    for heading in ("method", "rounds", "distance to the clipped fixed point", "||grad f||", "theory", ""):
-        table.add_column(heading, justify="left" if heading in ("method", "") else "right")
-    for outcome in outcomes:
-        if outcome.grad_norm is not None:
-            table.add_row(
-                outcome.entry.label,
-                f"{outcome.rounds:,}",
-                f"{max(outcome.errors.values()):.1e}",
-                f"{outcome.grad_norm:.4g}",
-                f"{outcome.expected_grad_norm:.4g}",
-                _verdict(outcome, is_short),
-            )
-    if table.row_count:
-        out.show(table)
+        entry = outcome.entry
+        verdict = VERDICTS["inconclusive" if is_short else "holds" if outcome.holds else "does not hold"]
+        error = (f"{outcome.rounds:,}", f"{max(outcome.errors.values()):.1e}")
+        if entry.power is not None:
+            errors = (f"{floor:.3f}" for floor in outcome.errors.values())
+            floors.add_row(entry.label, *errors, f"lr^{outcome.power:.2f}", f"lr^{entry.power:g}", entry.why, verdict)
+        elif entry.apart is None:
+            exact.add_row(entry.label, *error, verdict)
+        else:
+            norms = (f"{outcome.grad_norm:.4g}", f"{outcome.expected_grad_norm:.4g}")
+            clipped.add_row(entry.label, *error, *norms, verdict)
+    for table in (exact, floors, clipped):
+        if table.row_count:
+            out.show(table)
     out.print(
         "Least squares, 8 clients that differ on a ring, 10 coordinates, 6 rows each, float64; root mean square "
         "distances of the clients' models. Full gradients, where it does not say single rows. PORTER with clipping: "
@@ -136,7 +112,3 @@ def _show(outcomes: list[Exactness], is_short: bool) -> None:
         "needs bounded dissimilarity.",
         soft_wrap=True,
     )
-
-
-def _verdict(outcome: Exactness, is_short: bool) -> str:
-    return VERDICTS["inconclusive" if is_short else "holds" if outcome.holds else "does not hold"]

@@ -1,26 +1,16 @@
 """`gossamer methods`: list the methods, or show one in full."""
 
 import argparse
-import json
 
 from rich.markup import escape
-from rich.table import Table
+from rich.table import Column, Table
 
 from gossamer import registry
 from gossamer.algorithms.about import about
-from gossamer.cli.lines import results
+from gossamer.cli.lines import show_json
 from gossamer.cli.output import console
 
-_COLUMNS = {
-    "name": "name",
-    "messages": "messages",
-    "exchanges": "exchanges",
-    "gradients": "gradients",
-    "state": "state / d",
-    "compressors": "compressors",
-    "rate": "rate",
-    "paper": "paper",
-}
+_COLUMNS = ("name", "messages", "exchanges", "gradients", "state", "compressors", "rate", "paper")
 _FEW = ("name", "messages", "state", "compressors")
 """The columns shown on a narrow terminal."""
 
@@ -28,22 +18,20 @@ _FEW = ("name", "messages", "state", "compressors")
 def methods(options: argparse.Namespace) -> int:
     """`gossamer methods`."""
     name = options.name
-    with results():
-        if options.json:
-            facts = about(name) if name is not None else [about(one) for one in registry.methods]
-            print(json.dumps(facts, indent=2, default=str))
-        elif name is None:
-            _show_all()
-        else:
-            _show(name)
+    if options.json:
+        facts = about(name) if name is not None else [about(one) for one in registry.methods]
+        return show_json(facts, default=str, allow_nan=True)
+    if name is None:
+        _show_all()
+    else:
+        _show(name)
     return 0
 
 
 def _show_all() -> None:
-    out, table = console(), Table(header_style="bold")
-    columns = _COLUMNS if out.width >= 110 else {key: _COLUMNS[key] for key in _FEW}
-    for key, heading in columns.items():
-        table.add_column(heading, no_wrap=key == "name")
+    out = console()
+    columns = _COLUMNS if out.width >= 110 else _FEW
+    table = Table(*(Column("state / d" if key == "state" else key, no_wrap=key == "name") for key in columns))
     for name in registry.methods:
         facts = about(name)
         table.add_row(*(escape(str(facts[key])) for key in columns))
@@ -69,4 +57,4 @@ def _show(name: str) -> None:
     out = console()
     out.show(table)
     out.print("Columns are clients, F(X) the gradients at their models, W the mixing matrix:", highlight=False)
-    out.print(escape(facts["equations"]), highlight=False, soft_wrap=True)
+    out.plain(facts["equations"])

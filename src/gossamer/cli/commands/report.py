@@ -1,11 +1,10 @@
 """Commands on existing records: one page of them all, and a table that compares them."""
 
 import argparse
-import json
 import math
 from pathlib import Path
 
-from gossamer.cli.lines import note, results
+from gossamer.cli.lines import note, show, show_json
 from gossamer.cli.output import console, waiting
 from gossamer.errors import InputError
 from gossamer.report.compare import compare_runs, comparison_table
@@ -17,10 +16,7 @@ from gossamer.report.page.page import check_place, save_page
 def report(options: argparse.Namespace) -> int:
     """`gossamer report`."""
     source = Path(options.source)
-    if options.output:
-        out = Path(options.output)
-    else:
-        out = source / "report.html" if source.is_dir() else source.with_suffix(".html")
+    out = Path(options.output or (source / "report.html" if source.is_dir() else source.with_suffix(".html")))
     if source.exists():  # else reading it says so
         check_place(out, force=options.force)
     with waiting(f"Reading {source}"):
@@ -28,12 +24,10 @@ def report(options: argparse.Namespace) -> int:
         save_page(found, out)
     for sentence in found.left_out:
         note(f"gossamer: {sentence}")
-    with results():
-        if options.json:
-            names = [group.name for group in found.groups]
-            print(json.dumps({"page": str(out), "experiments": names, "left_out": found.left_out}, indent=2))
-        else:
-            print(out)
+    if options.json:
+        names = [group.name for group in found.groups]
+        return show_json({"page": str(out), "experiments": names, "left_out": found.left_out})
+    show(out)
     return 0
 
 
@@ -46,16 +40,14 @@ def compare(options: argparse.Namespace) -> int:
     lost = [sentence for method in found.methods for sentence in method.diverged.values()]
     for sentence in [*found.notes, *lost]:
         note(f"gossamer: {sentence}")
-    with results():
-        if options.json:
-            print(json.dumps(found.as_dict(), indent=2, allow_nan=False))
-            return 0
-        what, way = MEASURED.get(found.metric, found.metric), "at or above" if found.higher else "at or below"
-        out = console()
-        if found.target is None:
-            out.print("Every run diverged: there is no target that one of them reaches.", soft_wrap=True)
-        else:
-            why = " (the best that every method reaches)" if found.chosen else ""
-            out.print(f"Until the {what} is first {way} {found.target:.4g}{why}:", highlight=False, soft_wrap=True)
-        out.show(comparison_table(found))
+    if options.json:
+        return show_json(found.as_dict())
+    what, way = MEASURED.get(found.metric, found.metric), "at or above" if found.higher else "at or below"
+    out = console()
+    if found.target is None:
+        out.plain("Every run diverged: there is no target that one of them reaches.")
+    else:
+        why = " (the best that every method reaches)" if found.chosen else ""
+        out.plain(f"Until the {what} is first {way} {found.target:.4g}{why}:")
+    out.show(comparison_table(found))
     return 0

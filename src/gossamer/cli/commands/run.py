@@ -1,15 +1,12 @@
 """`gossamer demo` and `gossamer run`: simulate an experiment."""
 
 import argparse
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.markup import escape
-
 from gossamer.cli.commands.data import downloads
-from gossamer.cli.lines import complain, note, results, stop_signals
+from gossamer.cli.lines import complain, note, show_json, stop_signals
 from gossamer.cli.output import console, progress_hooks, resume_news, waiting
 from gossamer.errors import InputError, RunError, StoppedError, check_integer, check_positive
 from gossamer.files import alone_in
@@ -69,12 +66,22 @@ def show_results(records: Sequence[Record], experiment: Experiment, folder: Path
     """Draw the figure, print the table, and name the runs that diverged; the exit code is then 1."""
     figure = folder / _FIGURE
     convergence_figure(records, figure, experiment.spec.name)
-    with results():
-        _print_results(records, experiment, folder, figure, as_json=options.json, target=vars(options).get("target"))
-    for record in records:
-        if record.diverged:
-            complain(record.diverged, 1)
-    return 1 if any(record.diverged for record in records) else 0
+    summary = summarize(records, vars(options).get("target"))
+    if options.json:
+        methods = [row.as_dict() for row in summary]
+        show_json({"name": experiment.spec.name, "folder": str(folder), "figure": str(figure), "methods": methods})
+    else:
+        out, seeds = console(), len(experiment.spec.seeds)
+        out.show(result_table(summary, experiment.spec.name))
+        over = f"Means over {seeds} seeds; losses" if seeds > 1 else "Losses"
+        out.print(
+            f"{over}, norms, accuracies and consensus are averaged over the last tenth of the evaluations; "
+            "best in bold.",
+            soft_wrap=True,
+        )
+        out.plain(f"Figure:  {figure}\nRecords: {folder}")
+    lost = [complain(record.diverged, 1) for record in records if record.diverged]
+    return int(any(lost))
 
 
 def make_room(folder: Path, experiment: Experiment, *, force: bool, resume: bool = False) -> None:
@@ -101,29 +108,3 @@ def make_room(folder: Path, experiment: Experiment, *, force: bool, resume: bool
         copy.write_text(text, encoding="utf-8")
     except OSError as error:  # the system's error for a full disk does not name the file
         raise OSError(error.errno, error.strerror, str(copy)) from None
-
-
-def _print_results(
-    records: Sequence[Record],
-    experiment: Experiment,
-    folder: Path,
-    figure: Path,
-    *,
-    as_json: bool,
-    target: float | None,
-) -> None:
-    summary = summarize(records, target)
-    if as_json:
-        methods = [row.as_dict() for row in summary]
-        result = {"name": experiment.spec.name, "folder": str(folder), "figure": str(figure), "methods": methods}
-        print(json.dumps(result, indent=2, allow_nan=False))
-        return
-    out = console()
-    out.show(result_table(summary, experiment.spec.name))
-    seeds = len(experiment.spec.seeds)
-    over = f"Means over {seeds} seeds; losses" if seeds > 1 else "Losses"
-    caption = (
-        f"{over}, norms, accuracies and consensus are averaged over the last tenth of the evaluations; best in bold."
-    )
-    out.print(caption, soft_wrap=True)
-    out.print(f"Figure:  {escape(str(figure))}\nRecords: {escape(str(folder))}", highlight=False, soft_wrap=True)

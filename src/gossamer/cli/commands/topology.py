@@ -2,20 +2,20 @@
 
 import argparse
 import inspect
-import json
 import math
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from rich.markup import escape
 from rich.table import Table
 
 from gossamer import registry
-from gossamer.cli.lines import note, results
-from gossamer.cli.output import check_picture, console, first_paragraph, waiting
+from gossamer.cli.lines import note, show_json
+from gossamer.cli.output import check_picture, console, first_paragraph, headings, titled, waiting
 from gossamer.errors import InputError, check_unit
 from gossamer.report import network_figure
 from gossamer.theory import theorem_gamma
@@ -56,9 +56,8 @@ def topology(options: argparse.Namespace) -> int:
         graph = checked(build_graph(options.graph, options.clients))
     if len(graph) < 2:
         raise InputError("A graph needs at least two clients, got one.")
-    rules = (
-        registry.weights.names() if options.compare else ["metropolis" if options.weights is None else options.weights]
-    )
+    one = "metropolis" if options.weights is None else options.weights
+    rules = registry.weights.names() if options.compare else [one]
     rows: list[_Facts] = []
     for rule in rules:
         with waiting(f"Computing the weights {rule}"):
@@ -73,22 +72,13 @@ def topology(options: argparse.Namespace) -> int:
     if picture is not None:
         with waiting("Drawing"):
             rule = max(rows, key=lambda row: row.rho).weights
-            _draw(
-                mixing_matrix(graph, rule) if options.compare else mixing, f"{options.graph}, {rule} weights", picture
-            )
-    with results():
-        if options.json:
-            print(
-                json.dumps(
-                    [asdict(row) for row in rows] if options.compare else asdict(rows[0]), indent=2, allow_nan=False
-                )
-            )
-        elif options.compare:
-            console().show(_comparison(rows))
-        else:
-            console().show(_page(rows[0]))
-            if picture is not None:
-                console().print(f"Picture: {escape(str(picture))}", highlight=False, soft_wrap=True)
+            drawn = mixing_matrix(graph, rule) if options.compare else mixing
+            _draw(drawn, f"{options.graph}, {rule} weights", picture)
+    if options.json:
+        return show_json([asdict(row) for row in rows] if options.compare else asdict(rows[0]))
+    console().show(_comparison(rows) if options.compare else _page(rows[0]))
+    if picture is not None and not options.compare:
+        console().plain(f"Picture: {picture}")
     return 0
 
 
@@ -136,9 +126,9 @@ def _page(row: _Facts) -> Table:
 
 def _comparison(rows: list[_Facts]) -> Table:
     first = rows[0]
-    table = Table(title=escape(f"{first.graph}: {first.clients:,} clients, {first.edges:,} edges"))
-    for heading in ("weights", "rho", "C", "smallest eigenvalue", "below 0", "theorem's gamma", "seconds"):
-        table.add_column(heading, justify="left" if heading == "weights" else "right")
+    numbers = headings(">rho", ">C", ">smallest eigenvalue", ">below 0", ">theorem's gamma", ">seconds")
+    title = escape(f"{first.graph}: {first.clients:,} clients, {first.edges:,} edges")
+    table = Table("weights", *numbers, title=title)
     best = max(row.rho for row in rows)
     for row in sorted(rows, key=lambda row: -row.rho):
         rho = f"{row.rho:.4g}"
@@ -164,38 +154,28 @@ def _draw(mixing: MixingMatrix, title: str, path: Path) -> None:
     network_figure(mixing.clients, weights, mixing.sparse.diagonal(), path, about)
 
 
-@dataclass(frozen=True)
-class _Entry:
-    """A graph or a weight rule in the list."""
-
-    name: str
-    settings: list[str]
-    about: str
-
-
 def _list(as_json: bool) -> int:
     """List the graphs and the weight rules."""
-    rows = {
-        kind: [_Entry(name, _settings(known.get(name)), first_paragraph(known.get(name))) for name in known]
+    rows: dict[str, list[dict[str, Any]]] = {
+        kind: [
+            {"name": name, "settings": _settings(known.get(name)), "about": first_paragraph(known.get(name))}
+            for name in known
+        ]
         for kind, known in (("graphs", registry.graphs), ("weights", registry.weights))
     }
-    with results():
-        if as_json:
-            print(json.dumps({kind: [asdict(entry) for entry in entries] for kind, entries in rows.items()}, indent=2))
-            return 0
-        for kind, entries in rows.items():
-            table = Table(title=kind, header_style="bold", title_justify="left")
-            table.add_column("name", no_wrap=True)
-            if kind == "graphs":
-                table.add_column("settings")
-            table.add_column("description")
-            for entry in entries:
-                settings = [", ".join(entry.settings)] if kind == "graphs" else []
-                table.add_row(entry.name, *map(escape, settings), escape(entry.about))
-            console().show(table)
-        console().print(
-            "The prefix lazy: gives (W + I)/2 for any rule, as in lazy:fdla; --weights also takes a .csv or .npy file."
-        )
+    if as_json:
+        return show_json(rows)
+    for kind, entries in rows.items():
+        names = ("name", "settings", "description") if kind == "graphs" else ("name", "description")
+        table = titled(kind, *names)
+        table.columns[0].no_wrap = True
+        for entry in entries:
+            settings = [", ".join(entry["settings"])] if kind == "graphs" else []
+            table.add_row(entry["name"], *map(escape, settings), escape(entry["about"]))
+        console().show(table)
+    console().print(
+        "The prefix lazy: gives (W + I)/2 for any rule, as in lazy:fdla; --weights also takes a .csv or .npy file."
+    )
     return 0
 
 

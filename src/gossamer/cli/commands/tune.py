@@ -1,26 +1,20 @@
 """`gossamer tune`: search for step sizes, and write them into a spec."""
 
 import argparse
-import json
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
 
 from gossamer.algorithms.base import Algorithm
 from gossamer.algorithms.schedules import Schedule
 from gossamer.cli.commands.data import downloads
-from gossamer.cli.lines import complain, note, results, stop_request, stop_signals
-from gossamer.cli.output import console, waiting
+from gossamer.cli.lines import complain, note, show_json, stop_request, stop_signals
+from gossamer.cli.output import console, counters, titled, waiting
 from gossamer.errors import InputError, RunError, StoppedError, unknown
 from gossamer.paper import spec_path
-from gossamer.runtime.experiment import prepare
+from gossamer.runtime.experiment import Experiment, prepare
 from gossamer.runtime.tuning.tune import Search, Tuned, check_tunable, tune, with_steps
 from gossamer.spec import load_spec
 
@@ -48,23 +42,7 @@ def tune_spec(options: argparse.Namespace) -> int:
         check_tunable(experiment.methods[label][0])
     rounds = max(min(spec.rounds, 50), spec.rounds // 5) if options.rounds is None else options.rounds
     search = Search(options.trials, rounds, options.at_once, spec.seeds[0])
-    found: dict[str, Tuned] = {}
-    with stop_signals() as should_stop, _bars(chosen, search, options.quiet) as progress:
-        for label in chosen:
-            if should_stop() and found:
-                break
-            with suppress(StoppedError) if found else nullcontext():
-                found[label] = tune(
-                    experiment.methods[label][0],
-                    experiment.problem,
-                    experiment.mixing,
-                    search,
-                    whole=experiment.methods[label][1],
-                    batch_size=spec.batch_size,
-                    x0=spec.x0,
-                    progress=progress(label),
-                    should_stop=should_stop,
-                )
+    found = _search(experiment, chosen, search, options.quiet)
     won = {
         label: with_steps(experiment.methods[label][0], tuned.best.steps)
         for label, tuned in found.items()
@@ -74,8 +52,7 @@ def tune_spec(options: argparse.Namespace) -> int:
     if lost and not won:
         raise RunError(f"Every candidate of {', '.join(lost)} diverged, and nothing was written; try more --trials.")
     output.write_text(_tuned_text(spec.text, known, won), encoding="utf-8")
-    with results():
-        _show(found, search, output, as_json=options.json)
+    _show(found, search, output, as_json=options.json)
     for label in lost:
         complain(f"Every candidate of {label} diverged, so its steps are unchanged; try more --trials.", 1)
     if lost:
@@ -85,18 +62,34 @@ def tune_spec(options: argparse.Namespace) -> int:
     return complain("Stopped; the best steps so far were written.", 128 + stop_request.signal)
 
 
-@contextmanager
-def _bars(labels: list[str], search: Search, quiet: bool) -> Iterator[Callable[[str], Any]]:
-    """A progress callback per label: a bar on a terminal, a line in a pipe, nothing when quiet."""
-    if quiet:
-        yield lambda label: None
-    elif sys.stderr.isatty():
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-        with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
-            tasks = {label: bars.add_task(escape(label), total=search.trials) for label in labels}
-            yield lambda label: lambda tuned: bars.update(tasks[label], completed=len(tuned.trials))
-    else:
-        yield lambda label: note(f"{label}: {search.trials} trials of {search.rounds:,} rounds")
+def _search(experiment: Experiment, labels: list[str], search: Search, quiet: bool) -> dict[str, Tuned]:
+    """What was found for each method, until someone asked to stop."""
+    found: dict[str, Tuned] = {}
+    with stop_signals() as should_stop, counters(quiet, dict.fromkeys(labels, search.trials)) as update:
+        for label in labels:
+            if should_stop() and found:
+                break
+            if update is None and not quiet:
+                note(f"{label}: {search.trials} trials of {search.rounds:,} rounds")
+            method, rounds = experiment.methods[label]
+
+            def progress(tuned: Tuned, label: str = label) -> None:
+                if update is not None:
+                    update(label, len(tuned.trials))
+
+            with suppress(StoppedError) if found else nullcontext():
+                found[label] = tune(
+                    method,
+                    experiment.problem,
+                    experiment.mixing,
+                    search,
+                    whole=rounds,
+                    batch_size=experiment.spec.batch_size,
+                    x0=experiment.spec.x0,
+                    progress=progress,
+                    should_stop=should_stop,
+                )
+    return found
 
 
 def _tuned_text(text: str, labels: list[str], won: dict[str, Algorithm]) -> str:
@@ -146,12 +139,10 @@ def _show(found: dict[str, Tuned], search: Search, output: Path, *, as_json: boo
         for label, tuned in found.items()
     ]
     if as_json:
-        print(json.dumps({"spec": str(output), "methods": rows}, indent=2, allow_nan=False))
+        show_json({"spec": str(output), "methods": rows})
         return
-    title = f"Gradient norms after all rounds; searched with runs of {search.rounds:,}"
-    table = Table(header_style="bold", title=title, title_justify="left")
-    for heading in ("method", "trials", "diverged", "with auto's steps", "with the best", "lr", "gamma"):
-        table.add_column(heading, justify="left" if heading == "method" else "right")
+    numbers = (">trials", ">diverged", ">with auto's steps", ">with the best", ">lr", ">gamma")
+    table = titled(f"Gradient norms after all rounds; searched with runs of {search.rounds:,}", "method", *numbers)
     for row in rows:
         best: Any = row["best"]
         automatic: Any = row["auto"]
@@ -162,7 +153,7 @@ def _show(found: dict[str, Tuned], search: Search, output: Path, *, as_json: boo
         )
     out = console()
     out.show(table)
-    out.print(f"Spec: {escape(str(output))}", highlight=False, soft_wrap=True)
+    out.plain(f"Spec: {output}")
 
 
 def _finite(norm: float) -> float | None:

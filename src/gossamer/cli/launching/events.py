@@ -135,22 +135,15 @@ class Lifeline:
     """The launcher's end of its ranks' standard input."""
 
     def __init__(self) -> None:
-        self.theirs, self._ours = os.pipe()
+        theirs, ours = os.pipe()
+        self.theirs, self._ours = os.fdopen(theirs, "rb", buffering=0), os.fdopen(ours, "wb", buffering=0)
 
     def ask_to_stop(self) -> None:
         """Send the request to one rank; its packets pass it on to its neighbours."""
-        with contextlib.suppress(OSError):
-            os.write(self._ours, _STOP)
-
-    def started(self) -> None:
-        """Close this process's copy of the ranks' end, once all ranks have theirs."""
-        if self.theirs >= 0:
-            os.close(self.theirs)
-            self.theirs = -1
+        with contextlib.suppress(OSError, ValueError):
+            self._ours.write(_STOP)
 
     def end(self) -> None:
         """Close the pipe, as the end of the launcher would: ranks that still run end."""
-        self.started()
-        if self._ours >= 0:
-            os.close(self._ours)
-            self._ours = -1
+        self.theirs.close()
+        self._ours.close()

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -59,40 +59,42 @@ class Job:
     variables: Mapping[str, str] = field(default_factory=dict)
 
 
-class Host:
-    """The ranks of this host, as children of this process."""
+class _Processes(ABC):
+    """Processes that share two pipes: one for their events, one for the stop request."""
 
-    def __init__(self, events: Events, lock: int | None = None) -> None:
-        self.events, self._keep = events, () if lock is None else (lock,)
+    def __init__(self, lock: int | None = None) -> None:
+        self.events: Events = queue.SimpleQueue()
+        self._keep = () if lock is None else (lock,)
+        self._folder = ""  # of the store, if it is a file
+        self._open()
+
+    def _open(self) -> None:
+        """Make the pipes of one attempt."""
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
         self._gone: set[int] = set()
         self._lifeline = Lifeline()
-        ours, self._theirs = os.pipe()
-        self._reader = reading(ours, events.put)
+        ours, theirs = os.pipe()
+        self._theirs, self._reader = os.fdopen(theirs, "wb"), reading(ours, self.events.put)
 
-    def start(self, job: Job) -> None:
-        """Start the ranks, each with its own log."""
-        Path(job.logs).mkdir(parents=True, exist_ok=True)
-        for local in range(job.count):
-            rank = job.first + local
-            about = {"RANK": rank, "LOCAL_RANK": local, "WORLD_SIZE": job.size, "LOCAL_WORLD_SIZE": job.count}
-            own = {**about, "GOSSAMER_ATTEMPT": job.attempt, LAUNCHED: 1, STORE: job.store}
-            with (Path(job.logs) / f"rank{rank}.log").open("ab") as log:
-                self._processes[rank] = subprocess.Popen(
-                    [sys.executable, "-m", "gossamer", *job.arguments],
-                    env={**os.environ, **job.variables, **{name: str(value) for name, value in own.items()}},
-                    stdin=self._lifeline.theirs,
-                    stdout=self._theirs,
-                    stderr=log,
-                    pass_fds=self._keep,  # the lock is held until the last rank has ended
-                    start_new_session=True,  # the launcher handles Ctrl-C
-                )
-        self._lifeline.started()
-        os.close(self._theirs)
-        self._theirs = -1
+    def _start(self, rank: int, command: Sequence[str], variables: Mapping[str, str], log: Path) -> None:
+        with log.open("ab") as stream:
+            self._processes[rank] = subprocess.Popen(
+                command,
+                env={**os.environ, **variables},
+                stdin=self._lifeline.theirs,
+                stdout=self._theirs,
+                stderr=stream,
+                pass_fds=self._keep,  # the lock is held until the last rank has ended
+                start_new_session=True,  # the launcher handles Ctrl-C
+            )
+
+    def _started(self) -> None:
+        """Close this process's copies of the pipes, once all processes have theirs."""
+        self._lifeline.theirs.close()
+        self._theirs.close()
 
     def poll(self) -> bool:
-        """Record which ranks have ended; return whether any still runs."""
+        """Record which processes have ended; return whether any still runs."""
         for rank, process in self._processes.items():
             if rank not in self._gone and process.poll() is not None:
                 self._gone.add(rank)
@@ -103,124 +105,81 @@ class Host:
         """Ask one rank, which passes the request on."""
         self._lifeline.ask_to_stop()
 
+    @abstractmethod
+    def kill(self) -> None:
+        """Kill all processes that still run."""
+
+    def end(self) -> None:
+        """End all processes and remove temporary files; all events have arrived on return."""
+        self.kill()
+        for process in self._processes.values():
+            process.wait()
+        self._lifeline.end()
+        self._started()
+        self._reader.join(1.0)
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+class Host(_Processes):
+    """The ranks of this host, as children of this process: a fleet, or a part of one on several hosts."""
+
+    restarts_itself = False
+
+    def __init__(self, job: Job | None = None, lock: int | None = None) -> None:
+        super().__init__(lock)
+        self._job = job
+
+    def start(self, attempt: int) -> None:
+        """Start every rank; the store is a file in a private folder, and nothing listens beyond loopback."""
+        assert self._job is not None
+        if attempt:
+            self._open()
+        self._folder = tempfile.mkdtemp(prefix="gossamer-")  # accessible to this user only
+        self.launch(replace(self._job, attempt=attempt, store=str(Path(self._folder) / "store")))
+
+    def launch(self, job: Job) -> None:
+        """Start the ranks of a job, each with its own log."""
+        logs, command = Path(job.logs), [sys.executable, "-m", "gossamer", *job.arguments]
+        logs.mkdir(parents=True, exist_ok=True)
+        for local in range(job.count):
+            rank = job.first + local
+            about = {"RANK": rank, "LOCAL_RANK": local, "WORLD_SIZE": job.size, "LOCAL_WORLD_SIZE": job.count}
+            own = {**about, "GOSSAMER_ATTEMPT": job.attempt, LAUNCHED: 1, STORE: job.store}
+            variables = {**job.variables, **{name: str(value) for name, value in own.items()}}
+            self._start(rank, command, variables, logs / f"rank{rank}.log")
+        self._started()
+
     def kill(self) -> None:
         """Send SIGKILL, which also ends frozen ranks."""
         for process in self._processes.values():
             if process.poll() is None:
                 process.kill()
 
-    def end(self) -> None:
-        """End all processes; all events have arrived on return."""
-        self.kill()
-        for process in self._processes.values():
-            process.wait()
-        self._lifeline.end()
-        if self._theirs >= 0:
-            os.close(self._theirs)
-            self._theirs = -1
-        self._reader.join(1.0)
 
-
-class OneHost:
-    """A fleet on this host alone; its store is a file in a private folder, and nothing listens beyond loopback."""
-
-    restarts_itself = False
-
-    def __init__(self, job: Job, lock: int | None = None) -> None:
-        self.events: Events = queue.SimpleQueue()
-        self._job, self._lock = job, lock
-        self._host: Host | None = None
-        self._folder = ""
-
-    def start(self, attempt: int) -> None:
-        """Start every rank, with a new store."""
-        self._folder = tempfile.mkdtemp(prefix="gossamer-")  # accessible to this user only
-        self._host = Host(self.events, self._lock)
-        self._host.start(replace(self._job, attempt=attempt, store=str(Path(self._folder) / "store")))
-
-    def poll(self) -> bool:
-        """Record which ranks have ended; return whether any still runs."""
-        return self._host is not None and self._host.poll()
-
-    def ask_to_stop(self) -> None:
-        """Ask one rank, which passes the request on."""
-        if self._host is not None:
-            self._host.ask_to_stop()
-
-    def kill(self) -> None:
-        """Send SIGKILL."""
-        if self._host is not None:
-            self._host.kill()
-
-    def end(self) -> None:
-        """End all ranks and remove the store."""
-        if self._host is not None:
-            self._host.end()
-        self._host = None
-        shutil.rmtree(self._folder, ignore_errors=True)
-
-
-class Torchrun:
+class Torchrun(_Processes):
     """The ranks of this host in a launch by torchrun, which restarts ranks itself."""
 
     def __init__(self, command: Sequence[str], log: Path, variables: Mapping[str, str], restarts: int) -> None:
-        self.events: Events = queue.SimpleQueue()
+        super().__init__()
         self.restarts_itself = restarts > 0
-        self._command, self._log = [*command], log
+        self._command, self._log = command, log
         # By default torchrun waits 30 s for a frozen rank; `supervise` has waited already.
         self._variables = {**variables, LAUNCHED: "1", "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "0"}
-        self._lifeline = Lifeline()
-        self._process: subprocess.Popen[bytes] | None = None
-        self._is_gone = False
 
     def start(self, attempt: int) -> None:
         """Start torchrun; ranks inherit its standard streams."""
-        ours, theirs = os.pipe()
-        self._reader = reading(ours, self.events.put)
-        try:
-            with self._log.open("ab") as log:
-                self._process = subprocess.Popen(
-                    self._command,
-                    env={**os.environ, **self._variables},
-                    stdin=self._lifeline.theirs,
-                    stdout=theirs,
-                    stderr=log,
-                    start_new_session=True,
-                )
-        finally:
-            os.close(theirs)
-            self._lifeline.started()
-
-    def poll(self) -> bool:
-        """Record whether torchrun has ended; return whether it still runs."""
-        if self._process is None or self._is_gone:
-            return False
-        if self._process.poll() is not None:
-            self._is_gone = True
-            self.events.put(Event(Kind.EXIT, code=int(self._process.returncode)))
-        return not self._is_gone
-
-    def ask_to_stop(self) -> None:
-        """Ask one rank, which passes the request on."""
-        self._lifeline.ask_to_stop()
+        self._start(-1, self._command, self._variables, self._log)
+        self._started()
 
     def kill(self) -> None:
         """Terminate torchrun, which kills its ranks; if it does not end, kill it and close the ranks' input."""
-        if self._process is None or self._process.poll() is not None:
-            return
-        self._process.terminate()
-        deadline = time.monotonic() + _KILL_SECONDS
-        while self._process.poll() is None and time.monotonic() < deadline:
-            time.sleep(0.05)
-        self._lifeline.end()
-        if self._process.poll() is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait()
-
-    def end(self) -> None:
-        """End all processes; all events have arrived on return."""
-        self.kill()
-        self._lifeline.end()
-        if self._process is not None:
-            self._reader.join(1.0)
+        for process in self._processes.values():
+            if process.poll() is not None:
+                continue
+            process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(_KILL_SECONDS)
+            self._lifeline.end()
+            if process.poll() is None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)

@@ -133,7 +133,8 @@ class SeveralHosts:
             self.kill()
         deadline = time.monotonic() + _KILL_SECONDS
         for agent in self._agents:
-            agent.ask_to_end()
+            with contextlib.suppress(OSError):
+                agent.stdin.close()  # ends the agent
         for agent in self._agents:
             agent.end(deadline)
 
@@ -159,16 +160,17 @@ class _Agent:
                 stderr=log,
                 start_new_session=True,  # the launcher handles Ctrl-C
             )
+        assert self.process.stdin is not None
         assert self.process.stdout is not None
+        self.stdin = self.process.stdin
         self._reader = reading(os.dup(self.process.stdout.fileno()), self._receive)
         self.process.stdout.close()
 
     def send(self, command: _Command) -> None:
         """Send a command; `poll` notices an agent that has ended."""
-        assert self.process.stdin is not None
         with contextlib.suppress(OSError, ValueError):
-            self.process.stdin.write(json.dumps(asdict(command)).encode() + b"\n")
-            self.process.stdin.flush()
+            self.stdin.write(json.dumps(asdict(command)).encode() + b"\n")
+            self.stdin.flush()
 
     def poll(self) -> bool:
         """Whether any of its ranks still runs or has yet to start."""
@@ -185,12 +187,6 @@ class _Agent:
                     self._gone.add(rank)
                     self._events.put(Event(Kind.EXIT, rank, code=1))
         return ranks > self._gone
-
-    def ask_to_end(self) -> None:
-        """Close the agent's standard input, which ends the agent."""
-        assert self.process.stdin is not None
-        with contextlib.suppress(OSError):
-            self.process.stdin.close()
 
     def end(self, deadline: float) -> None:
         """Wait for the agent until the deadline, then kill it."""
@@ -213,8 +209,7 @@ class _Agent:
 def serve() -> int:
     """Run as an agent: start, watch and end the ranks of this host on the launcher's commands."""
     commands: queue.SimpleQueue[_Command | None] = queue.SimpleQueue()
-    events: Events = queue.SimpleQueue()
-    host, is_started, store = Host(events), False, None
+    host, is_started, store = Host(), False, None
 
     def listen() -> None:
         for line in sys.stdin.buffer:
@@ -224,7 +219,7 @@ def serve() -> int:
     def send_events() -> None:
         with contextlib.suppress(queue.Empty):
             while True:
-                sys.stdout.buffer.write(events.get_nowait().line())
+                sys.stdout.buffer.write(host.events.get_nowait().line())
         sys.stdout.flush()
 
     threading.Thread(target=listen, name="gossamer-launcher", daemon=True).start()
@@ -238,9 +233,9 @@ def serve() -> int:
                     if command.do is _Do.STORE:
                         # With one host the store is a file, and nothing listens beyond loopback.
                         store, place = host_store(command.peer) if command.peer else (None, str(Path(folder) / "store"))
-                        events.put(Event(Kind.STORE, sentence=place))
+                        host.events.put(Event(Kind.STORE, sentence=place))
                     elif command.do is _Do.START and command.job is not None:
-                        host.start(command.job)
+                        host.launch(command.job)
                         is_started = True
                     elif command.do is _Do.STOP:
                         host.ask_to_stop()

@@ -10,11 +10,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
-from gossamer.cli.arguments.launch import TORCHRUN
+from gossamer.cli.arguments import TORCHRUN
 from gossamer.cli.commands.data import downloads
 from gossamer.cli.commands.run import make_room
 from gossamer.cli.launching.events import Event, Kind
-from gossamer.cli.launching.fleet import Fleet, Job, OneHost, Torchrun
+from gossamer.cli.launching.fleet import Fleet, Host, Job, Torchrun
 from gossamer.cli.launching.hosts import SeveralHosts, parse_hosts
 from gossamer.cli.launching.rank import be_a_rank, finished_records, prepared, show_launched
 from gossamer.cli.launching.supervise import LaunchOutcome, supervise
@@ -98,7 +98,7 @@ def _starter(options: argparse.Namespace, clients: int) -> Callable[[Path, int |
                 f"The spec has {clients} clients, one per process, but --nproc-per-node is "
                 f"{given['nproc-per-node']}; leave it out."
             )
-        return lambda logs, lock: OneHost(replace(job, logs=str(logs)), lock)
+        return lambda logs, lock: Host(replace(job, logs=str(logs)), lock)
     if restarts and given.get("rdzv-backend", "static") == "static":
         raise InputError(
             f"--max-restarts {restarts} does not work with the static rendezvous of --node-rank and --master-addr, "
@@ -111,14 +111,9 @@ def _starter(options: argparse.Namespace, clients: int) -> Callable[[Path, int |
     variables["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
 
     def start(logs: Path, lock: int | None) -> Fleet:
-        command = [
-            sys.executable,
-            "-m",
-            "torch.distributed.run",
-            *(f"--{name}={value}" for name, value in given.items()),
-        ]
-        common = ["--log-dir", str(logs / "torchrun"), "--max-restarts", str(restarts), "-m", "gossamer"]
-        return Torchrun([*command, *common, *arguments], logs / "torchrun.log", variables, restarts)
+        passed = [*(f"--{name}={value}" for name, value in given.items()), "--log-dir", str(logs / "torchrun")]
+        command = [sys.executable, "-m", "torch.distributed.run", *passed, "--max-restarts", str(restarts)]
+        return Torchrun([*command, "-m", "gossamer", *arguments], logs / "torchrun.log", variables, restarts)
 
     return start
 
@@ -159,10 +154,8 @@ def _worker_arguments(options: argparse.Namespace) -> Iterator[str]:
 def _variables(is_here: bool) -> dict[str, str]:
     """Environment variables that all ranks share."""
     found = {"GOSSAMER_REPORTER": "1" if is_here else "0", "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
-    for name in ("PYTHONPATH", "GOSSAMER_DATA", "GOSSAMER_OFFLINE"):
-        if name in os.environ:
-            found[name] = os.environ[name]
-    return found
+    passed = ("PYTHONPATH", "GOSSAMER_DATA", "GOSSAMER_OFFLINE")
+    return found | {name: os.environ[name] for name in passed if name in os.environ}
 
 
 def _explain(outcome: LaunchOutcome, logs: Path, folder: Path) -> NoReturn:
@@ -178,11 +171,7 @@ def _explain(outcome: LaunchOutcome, logs: Path, folder: Path) -> NoReturn:
     sentences = list(dict.fromkeys([*crashes, *failures])) or ["The processes ended without writing their records."]
     for sentence in sentences[1:4]:
         complain(sentence, 1)
-    last = [] if failures else [line for path in sorted(logs.glob("*.log")) for line in _last_line(path)]
-    words = f" Last log lines: {' | '.join(dict.fromkeys(last))[:300]}" if last else ""
+    texts = [] if failures else [path.read_text(errors="replace").strip() for path in sorted(logs.glob("*.log"))]
+    last = dict.fromkeys(text.splitlines()[-1].strip() for text in texts if text)
+    words = f" Last log lines: {' | '.join(last)[:300]}" if last else ""
     raise RunError(f"{sentences[0]} Logs: '{logs}'; resume with --resume.{words}")
-
-
-def _last_line(path: Path) -> list[str]:
-    lines = [line.strip() for line in path.read_text(errors="replace").splitlines() if line.strip()]
-    return lines[-1:]

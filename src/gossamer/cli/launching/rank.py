@@ -11,11 +11,10 @@ from pathlib import Path
 from typing import NoReturn
 
 import torch
-from rich.markup import escape
 
 from gossamer.cli.commands.run import make_room, show_results
 from gossamer.cli.launching.events import LAUNCHED, Event, Kind, Launcher
-from gossamer.cli.lines import complain, results, stop_signals
+from gossamer.cli.lines import complain, stop_signals
 from gossamer.cli.output import console, launch_progress
 from gossamer.errors import NO_ROOM, GossamerError, InputError, RunError, StoppedError
 from gossamer.files import alone_in
@@ -51,12 +50,10 @@ def show_launched(records: Sequence[Record], experiment: Experiment, folder: Pat
     """Show what `gossamer run` shows, and the traffic on each link."""
     write_links(records, folder / "links.csv")
     code = show_results(records, experiment, folder, options)
-    out = console()
-    table = links_table(records)
+    out, table = console(), links_table(records)
     if table is not None and not options.json:
-        with results():
-            out.show(table)
-            out.print(f"Links:   {escape(str(folder / 'links.csv'))}", highlight=False, soft_wrap=True)
+        out.show(table)
+        out.plain(f"Links:   {folder / 'links.csv'}")
     return code
 
 
@@ -69,12 +66,10 @@ def be_a_rank(options: argparse.Namespace, folder: Path) -> int:
         _log(folder / "logs", rank, launcher)
         logger.info("Rank %d of %s, attempt %d, process %d.", rank, os.environ["WORLD_SIZE"], attempt, os.getpid())
         return _work(options, folder, rank, attempt, launcher)
-    except StoppedError as error:
-        logger.info(str(error))
-        _leave(launcher, Event(Kind.END, rank, str(error)))
     except GossamerError as error:
-        logger.error(str(error))
-        _leave(launcher, Event(Kind.END, rank, str(error), code=1 if isinstance(error, RunError) else 2))
+        code = 0 if isinstance(error, StoppedError) else 1 if isinstance(error, RunError) else 2
+        logger.log(logging.ERROR if code else logging.INFO, str(error))
+        _leave(launcher, Event(Kind.END, rank, str(error), code))
     except OSError as error:
         sentence = _file_error(rank, folder, error)
         logger.error(sentence)

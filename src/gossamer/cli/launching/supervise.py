@@ -93,14 +93,17 @@ def _attempt(
         if event.code and failed_at is None and not fleet.restarts_itself:
             failed_at = time.monotonic()
 
+    def handle_all(seconds: float) -> None:
+        with contextlib.suppress(queue.Empty):
+            handle(fleet.events.get(timeout=seconds))
+            while True:
+                handle(fleet.events.get_nowait())
+
     try:
         fleet.start(attempt)
         while is_running:
             is_running = fleet.poll()
-            with contextlib.suppress(queue.Empty):
-                handle(fleet.events.get(timeout=_POLL_SECONDS if is_running else 0))
-                while True:
-                    handle(fleet.events.get_nowait())
+            handle_all(_POLL_SECONDS if is_running else 0)
             if should_stop() and not outcome.was_asked:
                 outcome.was_asked = True
                 fleet.ask_to_stop()
@@ -109,7 +112,5 @@ def _attempt(
                 fleet.kill()
     finally:
         fleet.end()
-    with contextlib.suppress(queue.Empty):
-        while True:
-            handle(fleet.events.get_nowait())
+    handle_all(0)
     return outcome

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -61,8 +62,7 @@ class Fit:
         return abs(self.slope - self.theory) <= self.tolerance
 
 
-@dataclass(frozen=True)
-class Line:
+class Line(NamedTuple):
     """A slope, its 95% confidence interval, and how straight the measurements lie (R^2 of their mean over seeds)."""
 
     slope: float

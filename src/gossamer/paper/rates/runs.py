@@ -1,7 +1,7 @@
 """What each study of rates runs: settings and seeds in, fits out."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -29,6 +29,8 @@ _METHODS: dict[str, Callable[..., Algorithm]] = {
     "SQuARM-SGD": al.SQuARMSGD,
 }
 _OPERATORS: dict[str, Callable[[int], Compressor]] = {"rand_k": SharedRandK, "top_k": top_k}
+_Tuned = list[tuple[float, int]]
+"""Rounds to epsilon, and which steps gave them."""
 _AVERAGE = "mean over t < T of ||grad f(x-bar)||^2"
 _ROUNDS = "rounds until that mean is at most epsilon^2"
 
@@ -37,22 +39,15 @@ def slopes(at: StudySettings, seeds: Sequence[int], watch: StudyProgress) -> lis
     """The averaged squared gradient norm against T, and from the same runs the rounds to epsilon."""
     mixing, times = mixing_matrix(ring(at["clients"])), at["rounds"]
     found, inverse = [], []
-    for part in watch.parts(len(at["methods"])):
-        name, steps = list(at["methods"].items())[part]
-        settings = grid(steps["lr"], steps["gamma"])
-        worlds = [
-            World(scattered(at["clients"], at["d"], at["condition"], seed), at["G"], seed, settings) for seed in seeds
-        ]
+    for name, steps in watch.parts(at["methods"].items()):
+        worlds = _worlds(at, seeds, at["G"], grid(steps["lr"], steps["gamma"]))
         tuned = sweep(_method(name, at["k"]), worlds, mixing, times[-1], watch)
         columns = np.array(times) - 1
         ys = tuned.averages[:, columns]
-        note = _tuned_over(steps, edges(tuned.best[:, columns].ravel(), steps["lr"], steps["gamma"])) + steps["note"]
+        note = _tuned_over(steps, tuned.best[:, columns].ravel()) + steps["note"]
         line = fit_power(times, ys)
         what, theory = "averaged squared gradient norm against T", steps["power"]
-        found.append(
-            Fit("slopes", what, name, "T (rounds)", _AVERAGE, line.slope, line.low, line.high, theory, True,
-                means(times, ys), note)
-        )  # fmt: skip
+        found.append(Fit("slopes", what, name, "T (rounds)", _AVERAGE, *line[:3], theory, True, means(times, ys), note))
         if steps["epsilon_power"] is None:
             continue
         # Seeds differ by a constant, so each has its epsilons in units of its own at the first T: what all then pass
@@ -62,12 +57,9 @@ def slopes(at: StudySettings, seeds: Sequence[int], watch: StudyProgress) -> lis
         hits = np.array([tuned.rounds_to(share * ys[:, 0]) for share in shares]).T
         chosen = [tuned.best[row, int(t) - 1] for row, ts in enumerate(hits) for t in ts if t < math.inf]
         line = fit_power(inverses, hits)
-        inverse.append(
-            Fit("epsilon", "rounds to epsilon against 1/epsilon", name,
-                f"epsilon_0/epsilon (epsilon_0^2: the mean at T = {times[0]})", _ROUNDS, line.slope, line.low,
-                line.high, steps["epsilon_power"], True, means(inverses, hits),
-                _tuned_over(steps, edges(chosen, steps["lr"], steps["gamma"])))
-        )  # fmt: skip
+        what, x = "rounds to epsilon against 1/epsilon", f"epsilon_0/epsilon (epsilon_0^2: the mean at T = {times[0]})"
+        points, note = means(inverses, hits), _tuned_over(steps, chosen)
+        inverse.append(Fit("epsilon", what, name, x, _ROUNDS, *line[:3], steps["epsilon_power"], True, points, note))
     return found + inverse
 
 
@@ -75,58 +67,43 @@ def heterogeneity(at: StudySettings, seeds: Sequence[int], watch: StudyProgress)
     """Rounds to epsilon against G, of the same f."""
     mixing, found = mixing_matrix(hypercube(at["clients"])), []
     jobs = [(each, name, steps) for each in at["ranges"] for name, steps in each["methods"].items()]
-    for part in watch.parts(len(jobs)):
-        each, name, steps = jobs[part]
-        worlds = [
-            World(scattered(at["clients"], at["d"], at["condition"], seed), G, seed, _steps(steps, at["epsilon"] / G))
-            for G in each["G"]
-            for seed in seeds
-        ]
-        hits, chosen = _rounds(_method(name, at["k"]), worlds, mixing, at, watch)
-        found.append(
-            _fit("heterogeneity", f"rounds to epsilon against G, {each['name']}", name,
-                 "G (norms of the first gradient)", each["G"], hits, chosen, steps)
-        )  # fmt: skip
+    for each, name, steps in watch.parts(jobs):
+        worlds = [one for G in each["G"] for one in _worlds(at, seeds, G, _steps(steps, at["epsilon"] / G))]
+        tuned = [_rounds(_method(name, at["k"]), worlds, mixing, at, watch)]
+        what = f"rounds to epsilon against G, {each['name']}"
+        found.append(_fit("heterogeneity", what, name, "G (norms of the first gradient)", each["G"], tuned, steps))
     return found
 
 
 def compression(at: StudySettings, seeds: Sequence[int], watch: StudyProgress) -> list[Fit]:
     """Rounds to epsilon against 1/alpha."""
     mixing, found, d = mixing_matrix(ring(at["clients"])), [], at["d"]
-    parts = watch.parts(len(at["operators"]) * len(at["k"]))
+    parts = watch.parts(range(len(at["operators"]) * len(at["k"])))
     for operator, steps in at["operators"].items():
-        hits, chosen = [], []
+        tuned = []
         for k in at["k"]:
             next(parts)
-            settings = _steps(steps, k / d)
-            worlds = [World(scattered(at["clients"], d, at["condition"], one), at["G"], one, settings) for one in seeds]
-            more, best = _rounds(_method("BEER", k, _OPERATORS[operator]), worlds, mixing, at, watch)
-            hits += more
-            chosen += best
+            worlds = _worlds(at, seeds, at["G"], _steps(steps, k / d))
+            tuned.append(_rounds(_method("BEER", k, _OPERATORS[operator]), worlds, mixing, at, watch))
         what, inverses = f"rounds to epsilon against 1/alpha, {operator}", [d / k for k in at["k"]]
-        found.append(_fit("compression", what, "BEER", "1/alpha = d/k", inverses, hits, chosen, steps))
+        found.append(_fit("compression", what, "BEER", "1/alpha = d/k", inverses, tuned, steps))
     watch.at(1.0)
     return found
 
 
 def network(at: StudySettings, seeds: Sequence[int], watch: StudyProgress) -> list[Fit]:
     """Rounds to epsilon against 1/rho, of rings of different sizes."""
-    found = []
-    parts = watch.parts(len(at["methods"]) * len(at["rings"]))
+    mixings, found = [mixing_matrix(ring(clients)) for clients in at["rings"]], []
+    parts = watch.parts(range(len(at["methods"]) * len(mixings)))
     for name, steps in at["methods"].items():
-        hits, chosen, inverses = [], [], []
-        for clients in at["rings"]:
+        tuned = []
+        for mixing in mixings:
             next(parts)
-            mixing = mixing_matrix(ring(clients))
-            settings = _steps(steps, mixing.rho)
-            worlds = [
-                World(round_the_ring(clients, at["d"], at["condition"], one), at["G"], one, settings) for one in seeds
-            ]
-            more, best = _rounds(_method(name, at["k"]), worlds, mixing, at, watch)
-            hits += more
-            chosen += best
-            inverses.append(1 / mixing.rho)
-        found.append(_fit("network", "rounds to epsilon against 1/rho", name, "1/rho", inverses, hits, chosen, steps))
+            like = at | {"clients": mixing.clients}
+            worlds = _worlds(like, seeds, at["G"], _steps(steps, mixing.rho), round_the_ring)
+            tuned.append(_rounds(_method(name, at["k"]), worlds, mixing, at, watch))
+        inverses = [1 / mixing.rho for mixing in mixings]
+        found.append(_fit("network", "rounds to epsilon against 1/rho", name, "1/rho", inverses, tuned, steps))
     watch.at(1.0)
     return found
 
@@ -134,8 +111,8 @@ def network(at: StudySettings, seeds: Sequence[int], watch: StudyProgress) -> li
 def linear(at: StudySettings, seeds: Sequence[int], watch: StudyProgress) -> list[Fit]:
     """Linear convergence under the PL condition, with full gradients."""
     mixing, found = mixing_matrix(ring(at["clients"])), []
-    for part in watch.parts(len(at["lr"])):
-        lr, curves = at["lr"][part], []
+    for lr in watch.parts(at["lr"]):
+        curves = []
         for number, seed in enumerate(seeds):
             problem = sine_pl(at["clients"], at["d"], heterogeneity=at["G"] ** 2, seed=seed, dtype="float64")
             sim = Simulation(al.BEER(lr=lr, gamma=at["gamma"], compressor=top_k(at["k"])), problem, mixing, (seed,))
@@ -160,25 +137,23 @@ def linear(at: StudySettings, seeds: Sequence[int], watch: StudyProgress) -> lis
             "guaranteed log(1 - mu lr) with mu = 1/32; near its minimum f has curvature 8 and falls as (1 - 8 lr)^2t, "
             "until the clients' disagreement is the larger part, which mixing removes at a rate of its own."
         )
-        found.append(
-            Fit("linear", f"linear convergence under PL, lr = {lr:g}", "BEER", "t (rounds)",
-                "f(x-bar) - f* + L mean ||x_i - x-bar||^2", line.slope, line.low, line.high,
-                math.log(1 - mu * lr), True, means(times, ys)[::every], note, is_exponential=True)
-        )  # fmt: skip
+        what, y = f"linear convergence under PL, lr = {lr:g}", "f(x-bar) - f* + L mean ||x_i - x-bar||^2"
+        theory, points = math.log(1 - mu * lr), means(times, ys)[::every]
+        found.append(Fit("linear", what, "BEER", "t (rounds)", y, *line[:3], theory, True, points, note, True))
     return found
 
 
 def neighbourhood(at: StudySettings, seeds: Sequence[int], watch: StudyProgress) -> list[Fit]:
     """The floor that noisy gradients leave at fixed steps, against the batch size."""
     found = []
-    parts = watch.parts(sum(len(each["batch_sizes"]) for each in at["problems"]))
+    parts = watch.parts([size for each in at["problems"] for size in each["batch_sizes"]])
     for each in at["problems"]:
         problem, start, measure = _noisy(each, at)
         mixing = mixing_matrix(ring(at["clients"]))
         method = al.BEER(lr=each["lr"], gamma=each["gamma"], compressor=top_k(at["k"]))
         floors = []
-        for batch_size in each["batch_sizes"]:
-            next(parts)
+        for _ in each["batch_sizes"]:
+            batch_size = next(parts)
             sim = Simulation(method, problem, mixing, seeds, batch_size, start)
             total = torch.zeros(len(seeds), dtype=torch.float64)
             with torch.no_grad():
@@ -195,10 +170,9 @@ def neighbourhood(at: StudySettings, seeds: Sequence[int], watch: StudyProgress)
             f"lr = {each['lr']:g}, gamma = {each['gamma']:g}; mean over rounds {each['burn_in']} to {each['rounds']}; "
             f"{each['note']}"
         )
-        found.append(
-            Fit("neighbourhood", f"floor against batch size, {each['name']}", "BEER", "b (rows)", each["floor"],
-                line.slope, line.low, line.high, -1.0, False, means(each["batch_sizes"], ys), note)
-        )  # fmt: skip
+        what, points = f"floor against batch size, {each['name']}", means(each["batch_sizes"], ys)
+        y = each["floor"]
+        found.append(Fit("neighbourhood", what, "BEER", "b (rows)", y, *line[:3], -1.0, False, points, note))
     watch.at(1.0)
     return found
 
@@ -214,41 +188,39 @@ def _steps(steps: StudySettings, scale: float) -> list[dict[str, float]]:
     return grid([lr * one for one in steps["lr"]], steps["gamma"])
 
 
+def _worlds(at: StudySettings, seeds: Sequence[int], G: float, settings: Any, make: Any = scattered) -> list[World]:
+    """A problem per seed, with the steps to be tried on it."""
+    return [World(make(at["clients"], at["d"], at["condition"], seed), G, seed, settings) for seed in seeds]
+
+
 def _rounds(
     method: Algorithm, worlds: Sequence[World], mixing: MixingMatrix, at: StudySettings, watch: StudyProgress
-) -> tuple[list[float], list[int]]:
+) -> _Tuned:
     """For each world, the tuned rounds to epsilon, and which steps gave them."""
     squared = at["epsilon"] ** 2
     tuned = sweep(method, worlds, mixing, at["most_rounds"], watch, squared)
     hits = tuned.rounds_to([squared] * len(worlds))
-    return hits, [int(tuned.best[row, int(t) - 1]) if t < math.inf else -1 for row, t in enumerate(hits)]
+    return [(t, int(tuned.best[row, int(t) - 1]) if t < math.inf else -1) for row, t in enumerate(hits)]
 
 
 def _fit(
-    study: str,
-    what: str,
-    method: str,
-    name: str,
-    xs: Sequence[float],
-    hits: Sequence[float],
-    chosen: Sequence[int],
-    steps: StudySettings,
+    study: str, what: str, method: str, x: str, xs: Sequence[float], tuned: Iterable[_Tuned], steps: StudySettings
 ) -> Fit:
     """The power of tuned rounds, given x after x and for each the seeds."""
+    hits, chosen = zip(*(one for several in tuned for one in several), strict=True)
     ys = np.array(hits).reshape(len(xs), -1).T
     line = fit_power(xs, ys)
     missed = sum(math.isinf(t) for t in hits)
-    note = _tuned_over(steps, edges(chosen, steps["lr"], steps["gamma"])) + steps["note"]
+    note = _tuned_over(steps, chosen) + steps["note"]
     note += f" {missed} of {len(hits)} did not get there, and their places are left out." if missed else ""
-    return Fit(
-        study, what, method, name, _ROUNDS, line.slope, line.low, line.high, steps["power"], True, means(xs, ys), note
-    )
+    return Fit(study, what, method, x, _ROUNDS, *line[:3], steps["power"], True, means(xs, ys), note)
 
 
-def _tuned_over(steps: StudySettings, where: str) -> str:
+def _tuned_over(steps: StudySettings, chosen: Sequence[int]) -> str:
     """A sentence on the grid, and one on its edges."""
     lr, gamma = (f"{min(steps[name]):.3g} to {max(steps[name]):.3g}" for name in ("lr", "gamma"))
     lr += f" times {steps['lr_of']}" if "lr_times" in steps else ""
+    where = edges(chosen, steps["lr"], steps["gamma"])
     return f"Best of {len(steps['lr'])} lr ({lr}) with {len(steps['gamma'])} gamma ({gamma}). {where}"
 
 

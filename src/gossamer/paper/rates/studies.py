@@ -17,11 +17,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from gossamer.paper.rates import runs as rates_runs
-from gossamer.paper.rates.fit import Fit, Line, fit_line, fit_power
+from gossamer.paper.rates.fit import Fit
 from gossamer.paper.rates.runs import StudySettings
 from gossamer.paper.rates.sweep import StudyProgress
-
-__all__ = ["Fit", "Line", "Study", "fit_line", "fit_power", "studies"]
 
 _Work = Callable[[StudySettings, Sequence[int], StudyProgress], list[Fit]]
 
@@ -42,13 +40,7 @@ class Study:
         progress: Callable[[float], None] | None = None,
         should_stop: Callable[[], bool] | None = None,
     ) -> list[Fit]:
-        """The fits, from these seeds together.
-
-        Args:
-            seeds: At least one; with several, intervals count how much they differ.
-            progress: Called with the share that is done, up to 1.
-            should_stop: Asked every few rounds; when it says True, `StoppedError` is raised.
-        """
+        """The fits from these seeds together; `progress` is called with the share that is done, up to 1."""
         watch = StudyProgress(progress, should_stop)
         watch.at(0.0)
         return self.work(self.settings, list(seeds), watch)
@@ -82,10 +74,6 @@ def _slopes(quick: bool) -> StudySettings:
     # The largest stable gamma falls a little as T grows, so gamma's grid is fine where it is large.
     rounds = [300, 500, 800] if quick else [600, 900, 1300, 2000, 3000, 4400, 6400, 9400, 13700, 20000]
     gamma = [0.7, 0.85] if quick else [0.88, 0.91, 0.94, 0.97, 1.0]
-    beer = {"lr": _halves(0.8, 0.05, quick), "power": -1.0, "epsilon_power": 2.0}
-    choco = {"lr": _halves(0.07, 0.0031, quick), "power": -2 / 3, "epsilon_power": 3.0}
-    squeeze = {"lr": _halves(0.07, 0.0031, quick), "power": -2 / 3, "epsilon_power": None}
-    squarm = {"lr": _halves(0.007, 0.00031, quick), "power": -1 / 2, "epsilon_power": None}
     why = (
         " Momentum 0.9. Without noise table 3 would give SQuARM-SGD 1/T, by leaving out the term 1/sqrt(nT) of its own "
         "theorem that is not noise."
@@ -95,10 +83,13 @@ def _slopes(quick: bool) -> StudySettings:
         "rounds": rounds,
         "epsilons": 4 if quick else 8,
         "methods": {
-            "BEER": beer | {"gamma": gamma, "note": ""},
-            "CHOCO-SGD": choco | {"gamma": gamma, "note": ""},
-            "DeepSqueeze": squeeze | {"gamma": gamma, "note": ""},
-            "SQuARM-SGD": squarm | {"gamma": gamma, "note": why},
+            name: {"lr": _halves(*lr, quick), "power": power, "epsilon_power": inverse, "gamma": gamma, "note": note}
+            for name, lr, power, inverse, note in (
+                ("BEER", (0.8, 0.05), -1.0, 2.0, ""),
+                ("CHOCO-SGD", (0.07, 0.0031), -2 / 3, 3.0, ""),
+                ("DeepSqueeze", (0.07, 0.0031), -2 / 3, None, ""),
+                ("SQuARM-SGD", (0.007, 0.00031), -1 / 2, None, why),
+            )
         },
     }
 
@@ -173,14 +164,8 @@ def _network(quick: bool) -> StudySettings:
 
 def _linear(quick: bool) -> StudySettings:
     return {
-        "version": 1,
-        "clients": 8,
-        "d": 10,
-        "k": 3,
-        "G": 1.0,
-        "gamma": 0.4,
-        "lr": [0.005, 0.01, 0.02],
-        "rounds": 4000,
+        **{"version": 1, "clients": 8, "d": 10, "k": 3, "G": 1.0},
+        **{"gamma": 0.4, "lr": [0.005, 0.01, 0.02], "rounds": 4000},
         "begin": 1e-3,  # of the first gap: beyond this f is convex
         "until": 1e-12 if quick else 1e-22,  # of the first gap: rounding errors are at 1e-28
     }
@@ -201,7 +186,8 @@ def _neighbourhood(quick: bool) -> StudySettings:
         "floor": "f(x-bar) - f*",
         "note": "rows drawn with replacement (theorem 4.4).",
     }
-    logistic = sine | {
+    common = {name: value for name, value in sine.items() if name not in ("d", "noise", "rows")}
+    logistic = common | {
         "name": "nonconvex logistic regression",
         "problem": "logistic_regression",
         "data": "breast_cancer",
@@ -213,6 +199,4 @@ def _neighbourhood(quick: bool) -> StudySettings:
         "floor": "||grad f(x-bar)||^2",
         "note": "breast_cancer sorted by label, from where gradient descent had come to rest (theorem 4.2).",
     }
-    for name in ("d", "noise", "rows"):
-        del logistic[name]
     return {"version": 1, "clients": 8, "k": 3, "problems": [sine, logistic]}

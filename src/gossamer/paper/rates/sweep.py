@@ -5,9 +5,9 @@ what tuning finds. All problems are quadratics with the same f whatever the clie
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -23,6 +23,7 @@ from gossamer.runtime.tuning.candidates import Candidates
 from gossamer.streams import Draw
 from gossamer.topology import MixingMatrix
 
+T = TypeVar("T")
 Steps = Mapping[str, float]
 _LOST = 1e8  # a squared gradient norm this many times the first has diverged
 _LOOK_EVERY = 25  # rounds between looks for what has diverged, and for a wish to stop
@@ -35,10 +36,10 @@ class StudyProgress:
         self._progress, self._should_stop = progress, should_stop
         self._low, self._high, self._said = 0.0, 1.0, -1.0
 
-    def parts(self, many: int) -> Iterator[int]:
-        """Number the parts of a study, each of which then says `at` of itself alone."""
-        for part in range(many):
-            self._low, self._high = part / many, (part + 1) / many
+    def parts(self, parts: Collection[T]) -> Iterator[T]:
+        """Give the parts of a study, each of which then says `at` of itself alone."""
+        for number, part in enumerate(parts):
+            self._low, self._high = number / len(parts), (number + 1) / len(parts)
             self.at(0.0)
             yield part
             self.at(1.0)
@@ -125,14 +126,10 @@ class _Quadratics(Problem):
         return _Quadratics(self.curvature[places], self.centres[places])
 
 
-class _Together:
+def _together(w: Any, device: torch.device) -> Callable[[Tensor], Tensor]:
     """W times the rows of all lanes in one product: the simulator's own goes seed by seed, which is slow for many."""
-
-    def __init__(self, w: Any, device: torch.device) -> None:
-        self.w = torch.from_numpy(w.toarray()).to(device)
-
-    def __call__(self, q: Tensor) -> Tensor:
-        return (self.w @ q.view(-1, len(self.w), q.shape[1])).view(q.shape)
+    dense = torch.from_numpy(w.toarray()).to(device)
+    return lambda q: (dense @ q.view(-1, len(dense), q.shape[1])).view(q.shape)
 
 
 @dataclass(frozen=True)
@@ -159,16 +156,6 @@ class SharedRandK(Compressor):
 
 class _Lanes(Candidates):
     """Candidates of which each has its own problem and its own seed."""
-
-    def __init__(
-        self,
-        method: Algorithm,
-        problem: _Quadratics,
-        mixing: MixingMatrix,
-        settings: Sequence[Steps],
-        seeds: Sequence[int],
-    ) -> None:
-        super().__init__(method, problem, mixing, settings, seeds, mixer=_Together)
 
     def keep(self, places: Sequence[int]) -> None:
         """Go on with the lanes at these places alone."""
@@ -217,13 +204,8 @@ def sweep(
 ) -> BestLanes:
     """Run every world with all its settings, with the averages of squared gradient norms from t = 0 on.
 
-    Args:
-        method: The steps in it are replaced by the settings'.
-        worlds: The groups; all have as many settings.
-        mixing: The network.
-        rounds: At most.
-        watch: Shows the progress.
-        until: A group is done when its best average is at most this; at 0 all continue to the last round.
+    The settings, as many in each world, replace the method's steps. A group is done when its best average is at most
+    `until`; at 0 all continue to the last round.
     """
     groups, many = len(worlds), len(worlds[0].settings)
     lanes = [world for world in worlds for _ in world.settings]
@@ -232,7 +214,7 @@ def sweep(
         torch.stack([lane.problem.centres(lane.G) for lane in lanes]),
     )
     settings = [steps for world in worlds for steps in world.settings]
-    sim = _Lanes(method, problem, mixing, settings, [lane.seed for lane in lanes])
+    sim = _Lanes(method, problem, mixing, settings, [lane.seed for lane in lanes], mixer=_together)
     sums = torch.zeros(len(lanes), dtype=torch.float64)
     lost = torch.zeros(len(lanes), dtype=torch.bool)
     worst = _LOST * sim.squared_norms().max()
@@ -268,11 +250,8 @@ def grid(lrs: Sequence[float], gammas: Sequence[float]) -> list[dict[str, float]
 def edges(chosen: Sequence[int], lrs: Sequence[float], gammas: Sequence[float]) -> str:
     """A sentence on how often the best of a `grid` lay on its edge, and on which."""
     lr, gamma = np.divmod([one for one in chosen if one >= 0], len(gammas))
-    counts = {
-        "the smallest lr": (lr == np.argmin(lrs)).sum(),
-        "the largest lr": (lr == np.argmax(lrs)).sum(),
-        "the smallest gamma": (gamma == np.argmin(gammas)).sum(),
-        "the largest gamma": (gamma == np.argmax(gammas)).sum(),
-    }
-    places = [f"{name} in {count}" for name, count in counts.items() if count]
+    places = []
+    for name, at, values in (("lr", lr, lrs), ("gamma", gamma, gammas)):
+        ends = {"smallest": (at == np.argmin(values)).sum(), "largest": (at == np.argmax(values)).sum()}
+        places += [f"the {end} {name} in {count}" for end, count in ends.items() if count]
     return f"Of {len(lr)} tunings, the best was at {' and at '.join(places)}." if places else "No best was on the edge."
