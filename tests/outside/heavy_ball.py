@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gossamer.algorithms.base import Algorithm, MethodInfo, check_steps
+from gossamer.algorithms.base import Algorithm, MethodInfo
 from gossamer.algorithms.round import Round
 from gossamer.algorithms.schedules import LR
 from gossamer.algorithms.surrogate import Surrogate
@@ -30,9 +30,6 @@ class HeavyBall(Algorithm):
 
     info = MethodInfo("Heavy ball", "this file", messages=1, state=4, assumes="nothing", rate="none", equations="above")
     examples = ({"lr": 0.05, "gamma": 0.2},)
-
-    def __post_init__(self) -> None:
-        check_steps(self)
 
     def init(self, x: Tensor) -> HeavyBallState:
         return HeavyBallState(x, torch.zeros_like(x), Surrogate.zero("h", x))

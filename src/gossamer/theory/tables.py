@@ -100,7 +100,8 @@ def _order(text: str) -> Order:
 
 def _product(term: tuple[tuple[str, Fraction], ...]) -> str:
     """A term as text, with all negative powers after one slash."""
-    above, below = [], []
+    above: list[str] = []
+    below: list[str] = []
     for name, power in sorted(term, key=lambda factor: list(_SYMBOLS).index(factor[0])):
         size = f"^{abs(power)}" if power.denominator == 1 else f"^({abs(power)})"
         (above if power > 0 else below).append(name + ("" if abs(power) == 1 else size))
@@ -108,9 +109,8 @@ def _product(term: tuple[tuple[str, Fraction], ...]) -> str:
     return (" ".join(above) or "1") + divisor
 
 
-_ORDERS = ("rate", "rounds", "gradients", "network_rounds")
 _TABLES = tomllib.loads(files("gossamer.theory").joinpath("tables.toml").read_text(encoding="utf-8"))
 _ROWS = tuple(
-    Orders(method, *(_order(row[name]) if name in row else None for name in _ORDERS), row["assumes"])
+    Orders(method, assumes=row.pop("assumes"), **({"network_rounds": None} | {k: _order(v) for k, v in row.items()}))
     for method, row in _TABLES.items()
 )
