@@ -17,11 +17,11 @@ import gossamer as gs
 from gossamer import registry
 from gossamer.compression import packet
 from gossamer.compression.base import CODECS
-from gossamer.compression.coding.bits import pack, packed_size, unpack
 from gossamer.compression.coding.wire import varint
 from gossamer.compression.layout import Layout
 from gossamer.compression.sparse import seeded_places
 from gossamer.errors import CodecError
+from gossamer.kernels import pack, packed_size, unpack
 from gossamer.streams import keyed_uniform
 
 COMPRESSORS = [

@@ -2,7 +2,7 @@
 
 import logging
 
-from gossamer.records.rows import Row
+from gossamer.records.schema import Row
 from gossamer.runtime.loop import Hook, Loop
 
 logger = logging.getLogger("rows")

@@ -12,7 +12,7 @@ from gossamer.paper.claims import Claim, _quantities, claims, counted, judge, ju
 from gossamer.paper.rates.fit import Fit
 from gossamer.paper.results import MissingRunsError, Results, largest, less, ratio, smallest
 from gossamer.records.record import Record
-from gossamer.records.rows import End, Header, Row, Shares, read_row
+from gossamer.records.schema import End, Header, Row, Shares, read_row
 from gossamer.records.typed import read_as
 
 FOUR = ("BEER", "CHOCO-SGD", "DSGD", "D2")

@@ -8,7 +8,7 @@ from commands import shown
 from matplotlib.figure import Figure
 
 from gossamer.records.record import Record
-from gossamer.records.rows import End, Header, Row
+from gossamer.records.schema import End, Header, Row
 from gossamer.report import convergence_figure, result_table, summarize
 from gossamer.report.figure import label_few_decades
 from gossamer.report.page.curves import plain

@@ -12,7 +12,7 @@ import gossamer as gs
 from gossamer.errors import ConvergenceWarning
 from gossamer.problems.quadratic import Quadratic
 from gossamer.records.record import LARGE_GROWTH, Record
-from gossamer.records.rows import End, Header, Row
+from gossamer.records.schema import End, Header, Row
 from gossamer.runtime.tuning.caution import warn_of_gamma
 
 MIXING = gs.mixing_matrix(gs.ring(6))

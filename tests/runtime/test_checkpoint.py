@@ -17,7 +17,7 @@ import gossamer as gs
 from gossamer.errors import DataError, StoppedError
 from gossamer.fingerprint import digest
 from gossamer.records.checkpoint import Checkpoints, common, needed, read, write
-from gossamer.records.rows import End
+from gossamer.records.schema import End
 from gossamer.registry import methods
 from gossamer.runtime.simulation import Simulation
 

@@ -14,7 +14,7 @@ import gossamer as gs
 from gossamer.errors import DataError, InputError
 from gossamer.paper.omegas import OMEGAS, Omegas, check_records
 from gossamer.problems import sine_pl, softmax_regression
-from gossamer.records.rows import COLUMNS, End
+from gossamer.records.schema import COLUMNS, End
 from gossamer.runtime.experiment import prepare
 from gossamer.spec import parse_spec
 from gossamer.theory import certify, lyapunov

@@ -22,7 +22,7 @@ from gossamer.errors import NonFiniteError, RunError
 from gossamer.kernels import Mixer, reference
 from gossamer.records import checkpoint
 from gossamer.records.record import Record
-from gossamer.records.rows import COLUMNS, End
+from gossamer.records.schema import COLUMNS, End
 from gossamer.runtime import session
 from gossamer.runtime.simulation import Simulation
 from gossamer.topology.graphs import build_graph

@@ -9,7 +9,7 @@ import pytest
 import gossamer as gs
 from gossamer.errors import InputError
 from gossamer.paper.omegas import Omegas, measured_of
-from gossamer.records.rows import Row
+from gossamer.records.schema import Row
 from gossamer.theory import Checked, Measured, certify, check_run
 
 PROBLEM = gs.quadratic(clients=6, d=8, dtype="float64")

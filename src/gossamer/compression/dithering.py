@@ -8,18 +8,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from gossamer import kernels
 from gossamer.compression.base import Compressor, Proportional, check_magnitude, contraction
-from gossamer.compression.coding.bits import pack, packed_size, unpack
 from gossamer.compression.coding.entropy import decode_signed, encode_signed
 from gossamer.compression.coding.wire import Reader, float_bytes, varint
 from gossamer.compression.layout import Layout
 from gossamer.errors import CodecError, InputError, check_integer, settle
+from gossamer.kernels import pack, packed_size, unpack
 from gossamer.registry import compressors
 from gossamer.streams import Draw
 
 _MOST_FLOAT32 = 1 << 24
 _LARGEST = {dtype: torch.finfo(dtype).max for dtype in (torch.float32, torch.float64)}
-_CHUNK = 1 << 18  # coordinates dithered at once, so that they stay in the cache
 
 
 @dataclass(frozen=True, eq=False)
@@ -184,13 +184,7 @@ def dither(x: Tensor, draw: Draw, layout: Layout, highest: int, tau: float) -> L
     # A zero block is divided by 1 and stays zero. The reciprocal is not used: 1 / 1e-40 is infinite.
     divisor = layout.spread(norm.where(norm > 0, 1))
     levels = torch.empty(x.shape, dtype=integer_dtype(highest), device=x.device)
-    step = max(1, x.shape[1] if x.is_cuda else _CHUNK // x.shape[0])
-    for at in range(0, x.shape[1], step):
-        part = slice(at, at + step)
-        y = x[:, part].abs().div_(divisor if divisor.shape[1] == 1 else divisor[:, part]).mul_(highest)
-        whole = y.floor()
-        whole += y.sub_(whole).add_(u[:, part]) >= 1
-        levels[:, part] = whole.clamp_(max=highest).copysign_(x[:, part])
+    kernels.dither(x, u, divisor, highest, levels)
     return Levels(scale, levels, highest, layout)
 
 

@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 
 from gossamer.compression.base import Compressor, Proportional
-from gossamer.compression.coding.bits import pack, packed_size, unpack
 from gossamer.compression.coding.entropy import decode_signed, encode_signed
 from gossamer.compression.coding.wire import Reader, float_bytes
 from gossamer.compression.layout import Layout
 from gossamer.errors import CodecError
+from gossamer.kernels import pack, packed_size, unpack
 from gossamer.registry import compressors
 from gossamer.streams import Draw
 

@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 
 from gossamer.compression.base import Compressor, Proportional, check_magnitude, contraction
-from gossamer.compression.coding.bits import pack, packed_size, unpack
 from gossamer.compression.coding.entropy import decode_unsigned, encode_unsigned
 from gossamer.compression.coding.wire import Reader, float_bytes, varint, varint_size
 from gossamer.compression.layout import Layout
 from gossamer.errors import CodecError, InputError, check_bool, check_integer, check_unit, settle
+from gossamer.kernels import pack, packed_size, unpack
 from gossamer.registry import compressors
 from gossamer.streams import Draw, keyed_uniform
 

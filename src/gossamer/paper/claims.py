@@ -16,7 +16,7 @@ from typing import Literal
 
 from gossamer.paper.rates.fit import Fit
 from gossamer.paper.results import MissingRunsError, Numbers, Results, each, largest, less, ratio, smallest, times
-from gossamer.report.claims import ClaimRow
+from gossamer.report.conclusions import ClaimRow
 from gossamer.theory.verdict import VERDICTS, Verdict
 
 Quantity = Callable[[Results], Numbers]

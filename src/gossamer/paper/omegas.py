@@ -19,7 +19,7 @@ from gossamer.errors import DataError, InputError
 from gossamer.problems.base import Problem
 from gossamer.records.identity import alpha_of
 from gossamer.records.record import Record
-from gossamer.records.rows import Header, Row
+from gossamer.records.schema import Header, Row
 from gossamer.records.typed import Settings, read_as
 from gossamer.runtime.tuning.certified import check_tracker, proven_smoothness
 from gossamer.theory import Checked, Finding, Measured, check_run, lyapunov

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from gossamer.paper.rates.fit import Fit
 from gossamer.records.record import Record
-from gossamer.records.rows import is_higher_better
+from gossamer.records.schema import is_higher_better
 
 Numbers = list[float]
 """One per seed."""

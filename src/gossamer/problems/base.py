@@ -10,7 +10,7 @@ from torch import Tensor
 
 from gossamer.errors import InputError, check_choice, check_integer
 from gossamer.fingerprint import digest
-from gossamer.problems.data.rows import Rows
+from gossamer.problems.data.holdings import Rows
 
 Facts = dict[str, str | int | float | bool | None]
 """Settings and sizes of a problem, as a record stores them."""

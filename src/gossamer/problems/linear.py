@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from gossamer.errors import InputError
+from gossamer.kernels import combination, outputs
 from gossamer.problems.base import TOGETHER, DataProblem, Facts, in_groups
 from gossamer.problems.data.datasets import Dataset
-from gossamer.problems.data.rows import Rows
-from gossamer.problems.products import combination, outputs
+from gossamer.problems.data.holdings import Rows
 
 _ROWS = 1 << 13  # data rows evaluated at once, so that their outputs stay in the cache
 

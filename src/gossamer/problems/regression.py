@@ -12,8 +12,8 @@ from torch.nn.functional import softplus
 from gossamer.errors import InputError, check_bool, check_choice, check_nonnegative, check_positive
 from gossamer.problems.base import Facts, as_device, as_dtype
 from gossamer.problems.data.datasets import Dataset, load
+from gossamer.problems.data.holdings import Rows
 from gossamer.problems.data.partition import Partition, split
-from gossamer.problems.data.rows import Rows
 from gossamer.problems.linear import LinearModel, matrix, published_scale
 from gossamer.registry import objectives
 

@@ -18,7 +18,7 @@ from gossamer.compression.base import Compressor
 from gossamer.errors import InputError
 from gossamer.fingerprint import digest
 from gossamer.problems.base import Problem
-from gossamer.records.rows import Header, plain
+from gossamer.records.schema import Header, plain
 from gossamer.records.typed import Settings, read_as
 from gossamer.topology import Mixing
 

@@ -18,7 +18,7 @@ from typing import IO, TYPE_CHECKING
 
 from gossamer.errors import DataError, check_path
 from gossamer.files import replacing, writing
-from gossamer.records.rows import COLUMNS, End, Header, Row, is_higher_better, plain, read_row
+from gossamer.records.schema import COLUMNS, End, Header, Row, is_higher_better, plain, read_row
 from gossamer.records.typed import check_file, read_as
 
 if TYPE_CHECKING:

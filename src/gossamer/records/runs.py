@@ -11,7 +11,7 @@ from gossamer.errors import DataError
 from gossamer.records import checkpoint
 from gossamer.records.identity import check_same_run
 from gossamer.records.record import Record, read_record, record_name
-from gossamer.records.rows import COLUMNS
+from gossamer.records.schema import COLUMNS
 from gossamer.records.typed import Settings
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from rich.table import Table
 
 from gossamer.errors import InputError, check_choice
 from gossamer.records.record import Record, by_label, mean_of
-from gossamer.records.rows import is_higher_better
+from gossamer.records.schema import is_higher_better
 from gossamer.records.typed import is_number
 from gossamer.report.gather import Group, gather
 from gossamer.report.page.curves import MEASURED

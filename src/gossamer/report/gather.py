@@ -8,7 +8,7 @@ from pathlib import Path
 from gossamer.errors import DataError, GossamerError, InputError
 from gossamer.records.record import Record, read_record
 from gossamer.records.typed import check_file
-from gossamer.report.claims import Claims, FitRow, read_claims, read_rates
+from gossamer.report.conclusions import Claims, FitRow, read_claims, read_rates
 from gossamer.spec import read_toml
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from gossamer.errors import NonFiniteError, StoppedError
-from gossamer.records.rows import Row
+from gossamer.records.schema import Row
 
 _SHOW_SECONDS = 0.1  # between two calls of a progress function
 _SAVE_SECONDS = 60.0  # between two checkpoints, unless a number of rounds is given

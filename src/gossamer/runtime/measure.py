@@ -8,7 +8,7 @@ from torch import Tensor
 
 from gossamer.algorithms.base import Algorithm, State
 from gossamer.problems.base import Problem
-from gossamer.records.rows import Row
+from gossamer.records.schema import Row
 from gossamer.records.typed import Settings
 from gossamer.runtime.threads import is_small_evaluation, threads
 from gossamer.topology import Mixing

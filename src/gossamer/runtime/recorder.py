@@ -24,8 +24,8 @@ from gossamer.errors import (
 from gossamer.records.checkpoint import Checkpoint, Checkpoints, resume_log
 from gossamer.records.identity import header, settings
 from gossamer.records.record import LARGE_GROWTH, Record, RecordWriter, read_record, record_name
-from gossamer.records.rows import End, Row, plain
 from gossamer.records.runs import Run, Runs, finished_run, write_models
+from gossamer.records.schema import End, Row, plain
 from gossamer.records.typed import Settings, read_as
 from gossamer.runtime.loop import Hook, Loop, SaveCheckpoints, ShowProgress, StopWhenAsked
 from gossamer.runtime.measure import Measure, measure

@@ -10,7 +10,7 @@ Each check raises an AssertionError that says what does not hold. A class is tri
 """
 
 from gossamer.testing.compressors import check_compressor
-from gossamer.testing.loopback import loopback
+from gossamer.testing.looped import loopback
 from gossamer.testing.methods import check_method, check_method_on
 
 __all__ = ["check_compressor", "check_method", "check_method_on", "loopback"]

@@ -16,7 +16,7 @@ from gossamer.problems.quadratic import Quadratic, quadratic
 from gossamer.runtime.simulation import Simulation
 from gossamer.streams import Streams
 from gossamer.testing.instances import COORDINATES, instances
-from gossamer.testing.loopback import loopback
+from gossamer.testing.looped import loopback
 from gossamer.topology import MixingMatrix, mixing_matrix
 
 _MANY_COORDINATES = 6_000

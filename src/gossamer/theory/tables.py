@@ -109,8 +109,15 @@ def _product(term: tuple[tuple[str, Fraction], ...]) -> str:
     return (" ".join(above) or "1") + divisor
 
 
-_TABLES = tomllib.loads(files("gossamer.theory").joinpath("tables.toml").read_text(encoding="utf-8"))
+_TABLES = tomllib.loads(files("gossamer.theory").joinpath("data", "tables.toml").read_text(encoding="utf-8"))
 _ROWS = tuple(
-    Orders(method, assumes=row.pop("assumes"), **({"network_rounds": None} | {k: _order(v) for k, v in row.items()}))
+    Orders(
+        method,
+        _order(row["rate"]),
+        _order(row["rounds"]),
+        _order(row["gradients"]),
+        _order(row["network_rounds"]) if "network_rounds" in row else None,
+        row["assumes"],
+    )
     for method, row in _TABLES.items()
 )

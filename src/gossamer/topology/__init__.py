@@ -14,7 +14,7 @@ MixingMatrix(clients=4, edges=6, rho=1, C=1)
 """
 
 from gossamer.topology.base import Graph
-from gossamer.topology.files import adjacency, edge_list
+from gossamer.topology.graph_files import adjacency, edge_list
 from gossamer.topology.graphs import (
     balanced_tree,
     barbell,

@@ -14,7 +14,7 @@ from gossamer.registry import normal
 from gossamer.registry import weights as rules
 from gossamer.topology import weights as _registered  # noqa: F401 (registers the rules)
 from gossamer.topology.base import Edges, Graph, Matrix, checked, edges_of
-from gossamer.topology.files import as_matrix, read_matrix
+from gossamer.topology.graph_files import as_matrix, read_matrix
 from gossamer.topology.spectrum import ends, family, from_edge_weights
 
 _TOLERANCE = 1e-9

@@ -10,7 +10,7 @@ from scipy import sparse
 
 from gossamer.errors import InputError
 from gossamer.topology.base import Graph, Matrix, checked, ordered
-from gossamer.topology.files import as_matrix
+from gossamer.topology.graph_files import as_matrix
 from gossamer.topology.mixing import MixingMatrix, check_weights
 from gossamer.topology.spectrum import from_edge_weights
 

@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from gossamer.paper.rates import runs as rates_runs
+from gossamer.paper.rates import searches as rates_runs
 from gossamer.paper.rates.fit import Fit
-from gossamer.paper.rates.runs import StudySettings
+from gossamer.paper.rates.searches import StudySettings
 from gossamer.paper.rates.sweep import StudyProgress
 
 _Work = Callable[[StudySettings, Sequence[int], StudyProgress], list[Fit]]

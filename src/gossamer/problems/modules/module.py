@@ -14,8 +14,8 @@ from torch.nn.modules.conv import _ConvNd
 from gossamer.errors import InputError, check_choice
 from gossamer.problems.base import DataProblem, Facts, as_device, as_dtype
 from gossamer.problems.data.datasets import Dataset, load
+from gossamer.problems.data.holdings import Rows
 from gossamer.problems.data.partition import Partition, split
-from gossamer.problems.data.rows import Rows
 from gossamer.problems.modules.closed import LayerStack
 from gossamer.problems.modules.replay import Buffers, Function, Replay, can_replay
 from gossamer.problems.modules.trial import Loss, module_content, own_generator, try_out

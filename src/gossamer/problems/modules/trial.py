@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from gossamer.errors import InputError
-from gossamer.problems.data.rows import Rows
+from gossamer.problems.data.holdings import Rows
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from gossamer.records.record import Record
-from gossamer.records.rows import Row
+from gossamer.records.schema import Row
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
 

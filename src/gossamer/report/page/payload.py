@@ -16,8 +16,8 @@ import numpy as np
 
 from gossamer._version import __version__
 from gossamer.records.record import Record, by_label
-from gossamer.records.rows import COLUMNS, Header
-from gossamer.report.claims import Claims
+from gossamer.records.schema import COLUMNS, Header
+from gossamer.report.conclusions import Claims
 from gossamer.report.gather import Gathered, Group
 from gossamer.report.graph import _layout
 from gossamer.report.page.curves import ACROSS, MEASURED, curve, plain, points_for

@@ -13,8 +13,8 @@ from gossamer.problems.base import Problem
 from gossamer.records.checkpoint import Checkpoints
 from gossamer.records.identity import header
 from gossamer.records.record import Record, RecordWriter, record_name
-from gossamer.records.rows import ClientCount, End, LinkCount, Row
 from gossamer.records.runs import Run, write_models
+from gossamer.records.schema import ClientCount, End, LinkCount, Row
 from gossamer.records.typed import Settings, read_as
 from gossamer.runtime.exchange.rows import network_of
 from gossamer.runtime.measure import measure

@@ -9,7 +9,7 @@ from rich.table import Table
 
 from gossamer.files import write_csv
 from gossamer.records.record import Record
-from gossamer.records.rows import LinkCount
+from gossamer.records.schema import LinkCount
 from gossamer.report.table import human
 
 _HEADINGS = ("run", "packets", "sent per link", "waited", "hidden", "left out", "most waited for")
