@@ -28,7 +28,7 @@ demo: $(READY)
 	$(BIN)/gossamer demo
 
 test: $(READY)
-	$(BIN)/python -m pytest -n 2 -m "$(MARKERS)" $(ARGS)
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "$(MARKERS)" $(ARGS)
 
 lint: $(READY)
 	$(BIN)/ruff check

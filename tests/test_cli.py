@@ -309,6 +309,7 @@ def test_a_closed_pipe_is_no_error(tmp_path: Path) -> None:
     assert done.stderr == ""
 
 
+@pytest.mark.slow
 def test_an_interrupt_keeps_the_records(spec: Path, tmp_path: Path) -> None:
     spec.write_text(SPEC.replace("rounds = 30", "rounds = 100000000"))
     process = subprocess.Popen(
@@ -337,6 +338,7 @@ def test_an_interrupt_keeps_the_records(spec: Path, tmp_path: Path) -> None:
     assert all(json.loads(line) for line in record.read_text().splitlines())
 
 
+@pytest.mark.slow
 def test_a_terminal_gets_a_progress_bar(spec: Path, tmp_path: Path) -> None:
     spec.write_text(SPEC.replace("rounds = 30", "rounds = 2000"))
     leader, follower = pty.openpty()

@@ -104,6 +104,7 @@ def test_a_flat_folder_of_mnist_is_not_a_damaged_fashion_mnist(tmp_path: Path, d
     assert states == {("a9a", "missing"), ("mnist", "correct"), ("fashion_mnist", "missing")}
 
 
+@pytest.mark.slow
 def test_too_much_for_the_memory(tmp_path: Path) -> None:
     done = forked("data", "describe", "gaussian_mixture:rows=100000000,features=1000000", cwd=tmp_path)
     assert done.returncode == 1

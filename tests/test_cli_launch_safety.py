@@ -30,6 +30,7 @@ from processes import free_port
 pytestmark = pytest.mark.usefixtures("no_process_left")
 
 
+@pytest.mark.slow
 def test_nothing_listens_beyond_loopback(tmp_path: Path) -> None:
     """And nobody unpickles: torchrun, whose rendezvous does, is not among the processes."""
     spec(tmp_path, rounds=200, clients=3)

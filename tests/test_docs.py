@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import pytest
 
 import gossamer as gs
 from gossamer.algorithms.about import markdown_table
@@ -55,6 +56,7 @@ def test_the_readme_is_short() -> None:
     assert len((ROOT / "README.md").read_text().splitlines()) <= 130
 
 
+@pytest.mark.slow
 def test_the_spec_of_the_tutorial_runs(tmp_path: Path) -> None:
     (spec,) = blocks(ROOT / "docs" / "tutorial.md", "toml")
     (tmp_path / "my.toml").write_text(spec)

@@ -1,6 +1,8 @@
 """Registering a component is enough to have it tested."""
 
 import inspect
+import os
+import zlib
 
 import pytest
 
@@ -46,7 +48,9 @@ def test_every_component_is_documented(kind: registry.Registry) -> None:
 @pytest.mark.parametrize("graph", GRAPHS)
 @pytest.mark.parametrize("name", registry.methods.names())
 def test_method_on_every_graph(name: str, graph: str) -> None:
-    """With every compressor that it may use."""
+    """With every compressor that it may use; CI takes a third of the pairs, `GOSSAMER_ALL=1` all of them."""
+    if zlib.crc32(f"{name} {graph}".encode()) % 3 and not os.environ.get("GOSSAMER_ALL"):
+        pytest.skip("one of three pairs")
     clients = 9 if graph.startswith("torus") else 8
     check_method_on(registry.methods.get(name), mixing_matrix(build_graph(graph, clients), "metropolis"))  # type: ignore[arg-type]
 

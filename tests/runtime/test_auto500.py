@@ -76,6 +76,7 @@ def test_auto_is_as_good_as_tuned_with_weights_that_swing(cls: Any) -> None:
     assert gs.auto_steps(cls, problem, mixing) == method, "the choice is reproducible"
 
 
+@pytest.mark.slow
 def test_the_committed_table_holds_what_is_claimed() -> None:
     table = read_table()
     assert sorted(map(tuple, table[KEY].astype(str).to_numpy())) == sorted(map(astuple, every_cell()))

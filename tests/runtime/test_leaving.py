@@ -94,6 +94,7 @@ def check(results: list[dict[str, Any]]) -> None:
         assert "all ranks must take the same number of steps" in result["text"], result
 
 
+@pytest.mark.slow
 def test_one_step_less() -> None:
     check(endings(["beer:-1:kept", "beer:-1:dropped", "dsgd:-1:close"]))
 

@@ -221,10 +221,10 @@ def test_a_seed_that_diverges_does_not_stop_the_others() -> None:
         ({"rounds": 0}, "`rounds` must be an integer of 1 or more, got 0"),
         ({"batch_size": 0}, "`batch_size`"),
         ({"eval_every": -1}, "`eval_every`"),
-        ({"seed": []}, "`seed` must be one seed or several different"),
-        ({"seed": [1, 1]}, "`seed` must be one seed or several different"),
-        ({"seed": None}, "`seed` must be one seed or several different"),
-        ({"seed": 1.5}, "`seed` must be one seed or several different"),
+        ({"seed": []}, "`seed` must be one integer"),
+        ({"seed": [1, 1]}, "use `sweep` for several seeds"),
+        ({"seed": None}, "`seed` must be one integer"),
+        ({"seed": 1.5}, "`seed` must be one integer"),
         ({"x0": {}}, "`x0` must be a tensor"),
         ({"x0": "normal:nan"}, "must be finite"),
         ({"x0": "normal:1e60"}, "must be finite"),
@@ -245,7 +245,7 @@ def test_a_seed_that_diverges_does_not_stop_the_others() -> None:
         ({"x0": "ones"}, "'uniform' or 'normal'"),
         ({"codec": "zip"}, "`codec` must be one of 'fixed', 'entropy', 'auto'; got 'zip'"),
         ({"method": gs.DSGD}, "such as gossamer.DSGD"),
-        ({"method": []}, "at least one method"),
+        ({"method": []}, "use `sweep` for several"),
         ({"mixing": gs.mixing_matrix(gs.ring(5))}, "6 clients, but the mixing matrix 5"),
     ],
 )
@@ -297,7 +297,7 @@ signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
 problem, mixing = gs.quadratic(clients=4, d=5), gs.mixing_matrix(gs.ring(4))
 try:
-    gs.simulate(gs.DSGD(lr=0.1), problem, mixing, rounds=2000, eval_every=1, seed=[0, 1], record_dir={str(tmp_path)!r})
+    gs.sweep(gs.DSGD(lr=0.1), problem, mixing, rounds=2000, eval_every=1, seeds=[0, 1], record_dir={str(tmp_path)!r})
 except RunError as error:
     print(error)
 """

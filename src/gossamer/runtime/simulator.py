@@ -79,9 +79,10 @@ def simulate(
         `run.diverged` says so. If the loss grows a thousandfold, it continues with a `ConvergenceWarning`, and
         `run.diverged` says so if that is how it ends.
     """
-    if not isinstance(method, Algorithm) or not isinstance(seed, Integral):
-        got = type(seed if isinstance(method, Algorithm) else method).__name__
-        raise InputError(f"`simulate` runs one method with one seed, got a {got}; use `sweep` for several.")
+    if isinstance(method, list | tuple | dict):
+        raise InputError(f"`simulate` runs one method, got a {type(method).__name__}; use `sweep` for several.")
+    if not isinstance(seed, Integral):
+        raise InputError(f"`seed` must be one integer, got {seed!r}; use `sweep` for several seeds.")
     (run,) = sweep(
         method,
         problem,

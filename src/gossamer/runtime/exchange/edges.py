@@ -7,7 +7,6 @@ an edge are opposite in every round, so means are kept whatever edges are used.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Self
 
 import numpy as np
 import torch
@@ -40,11 +39,6 @@ class Edges:
                 self._who[row, k], self._slot[row, k] = place.get(j, 0), neighbors[j].index(i)
         self.weights = torch.zeros(shape, dtype=torch.float64)
         """(clients, slots): w_ij of this round; 0 where the edge is not used."""
-
-    @classmethod
-    def of(cls, mixing: Mixing, clients: Sequence[int], device: torch.device) -> Self:
-        """All edges that the schedule uses in any round."""
-        return cls(mixing, clients, device)
 
     def begin(self, t: int) -> None:
         """Round t begins."""

@@ -31,7 +31,7 @@ class PacketExchange:
     ) -> None:
         self.mixing, self.rank, self.transport, self.codec, self.run = mixing, rank, transport, codec, run
         self.device, self.rho = device, mixing.rho
-        self.edges = None if isinstance(mixing, MixingMatrix) else Edges.of(mixing, [rank], device)
+        self.edges = None if isinstance(mixing, MixingMatrix) else Edges(mixing, [rank], device)
         self.packets = 0
         self.bytes = 0
         """Bytes sent on one link so far; where packets differ between neighbours, their mean."""

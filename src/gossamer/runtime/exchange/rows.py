@@ -45,7 +45,7 @@ class RowExchange:
         self.mixing, self.device, self.rho = mixing, device, mixing.rho
         self.packets: list[tuple[Outgoing, ...]] = []
         """What was sent in the round under way: one entry per exchange."""
-        self.edges = None if isinstance(mixing, MixingMatrix) else Edges.of(mixing, range(mixing.clients), device)
+        self.edges = None if isinstance(mixing, MixingMatrix) else Edges(mixing, range(mixing.clients), device)
         self._make, self._mixers = mixer, dict[int, Callable[[Tensor], Tensor]]()
         self._zero = torch.zeros((), dtype=torch.float64, device=device)
         self._t = 0
