@@ -71,6 +71,29 @@ def test_simulated_equals_packets(name: str) -> None:
     assert looped.bits == run.final.bits
 
 
+@pytest.mark.parametrize(
+    "method",
+    [
+        gs.DSGD(lr=0.05),
+        gs.algorithms.SQuARMSGD(lr=0.05, gamma=0.2, compressor=gs.top_k(2), local_steps=2, threshold=1e3),
+    ],
+    ids=["clients without a neighbour", "clients that send nothing"],
+)
+def test_bits_are_those_of_the_packets_that_are_sent(method: Any) -> None:
+    schedule, problem = matchings(gs.ring(5)), gs.quadratic(clients=5, d=8, noise=0.1, dtype="float64")
+    assert min(w.degrees.min() for w in schedule.rounds) == 0
+    run = gs.simulate(method, problem, schedule, rounds=9, batch_size=2)
+    looped = loopback(method, problem, schedule, rounds=9, batch_size=2)
+    assert torch.equal(looped.x, run.x)
+    assert looped.bits == run.final.bits
+
+
+def test_one_client() -> None:
+    schedule = MixingSchedule([np.eye(1)])
+    run = gs.simulate(BEER, gs.quadratic(clients=1, d=4), schedule, rounds=5)
+    assert run.final.bits == 0
+
+
 @pytest.mark.parametrize("name", ["beer", "choco_sgd", "lead", "c_gt", "squarm_sgd", "dsgd"])
 def test_means_are_kept_whatever_edges_are_used(name: str) -> None:
     still = gs.quadratic(clients=N, d=5, noise=0.0, dtype="float64")

@@ -50,7 +50,7 @@ class BEER(Algorithm):
             `"reevaluated"` evaluates the old model again on the new minibatch: another algorithm, with two gradients
             per round, used in the paper's published convolutional experiment.
 
-    Deviations: none.
+    Deviations: none with the default settings.
     """
 
     lr: LR

@@ -66,7 +66,7 @@ class Sent:
         return self.pending.wait()
 
     def dense(self) -> tuple[Tensor, ...]:
-        """What the neighbours get of each vector: the vector itself, where it was not compressed."""
+        """What the neighbours get of the vectors that were sent: the vectors themselves, if not compressed."""
         return tuple(message.dense() for message in self.messages if message is not None)
 
     def pulls(self) -> tuple[Tensor, ...]:
@@ -140,7 +140,7 @@ class Round:
         return z + self.send(None, **{name: z}).pulls()[0]
 
     def compress(self, compressor: Compressor, z: Tensor, name: str) -> Message:
-        """C(z), in the models' type. The name keys its randomness: use a name once per round."""
+        """C(z), in the models' type. The name keys its randomness: a random compressor needs a new one for each call."""
         z = z.to(self.dtype)
         message = compressor(z, self.random(name))
         if self.errors is not None:

@@ -24,6 +24,8 @@ class Slots(NamedTuple):
     """A message for each neighbour of its own: `messages[k]` goes to the k-th neighbour of each row."""
 
     messages: tuple[Message, ...]
+    used: Tensor
+    """(rows, slots): whether there is such a neighbour in this round."""
 
 
 Outgoing = Message | Slots
@@ -35,7 +37,10 @@ class Pending(Protocol):
     """An exchange under way."""
 
     def wait(self) -> tuple[Tensor, ...]:
-        """For each message sent, sum_j w_ij q_j over the neighbours and the client itself, in float64."""
+        """For each message sent, sum_j w_ij q_j over the neighbours and the client itself, in float64.
+
+        For `Slots`, each neighbour's message, (rows, slots, d), in the type of the message.
+        """
 
 
 class Arriving(NamedTuple):

@@ -67,6 +67,7 @@ _DTYPES = (torch.float32, torch.float64)
 _CODED = 128
 _STOP = 128
 _MOST_MESSAGES = 15
+MOST_HEADER = 256  # bytes around the payloads, at most
 _MOST_BYTES = 1 << 24  # 4 million float32 coordinates, decoded in well under a second
 
 EXCHANGES = 4

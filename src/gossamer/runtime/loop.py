@@ -37,7 +37,7 @@ class Hook:
         """Before the first round, or the first after resuming."""
 
     def before(self, loop: "Loop") -> None:
-        """Before each round."""
+        """Before each round; once more for a round that is repeated because a seed diverged in it."""
 
     def after(self, loop: "Loop") -> None:
         """After each round."""
@@ -103,7 +103,7 @@ class ShowProgress(Hook):
         self._show, self._shown = show, 0.0
 
     def after(self, loop: Loop) -> None:
-        """If it is time."""
+        """Call it, if a tenth of a second has passed."""
         now = time.perf_counter()
         if now - self._shown > _SHOW_SECONDS or loop.t == loop.rounds:
             self._show(loop.t)
@@ -120,7 +120,7 @@ class SaveCheckpoints(Hook):
         self._saved = time.monotonic()
 
     def after(self, loop: Loop) -> None:
-        """If it is time. After the last round the results are written, and no checkpoint is needed."""
+        """Save, if it is due. After the last round the results are written, and no checkpoint is needed."""
         late = self._every is None and time.monotonic() - self._saved > _SAVE_SECONDS
         regular = loop.t < loop.rounds and (late or (self._every is not None and loop.t % self._every == 0))
         if regular or self._also(loop):
@@ -135,7 +135,7 @@ class StopWhenAsked(Hook):
         self._should_stop, self._save = should_stop, save
 
     def after(self, loop: Loop) -> None:
-        """Ask."""
+        """Ask, unless this was the last round."""
         if loop.t < loop.rounds and self._should_stop():
             self._save()
             raise loop.stopped()

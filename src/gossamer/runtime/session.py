@@ -14,7 +14,7 @@ from gossamer.errors import DataError, NonFiniteError
 from gossamer.streams import Streams
 
 
-class Network(Exchange, Protocol):
+class RoundExchange(Exchange, Protocol):
     """An exchange as a session sees it: it is told the round, and may keep surrogates in a form of its own."""
 
     rho: float
@@ -27,16 +27,16 @@ class Network(Exchange, Protocol):
 
 
 class Ahead(NamedTuple):
-    """What a round comes to."""
+    """The result of a round."""
 
     state: State
     errors: list[Tensor] | None
 
 
 class Session:
-    """A method and its state over an exchange. A round is a pure step, so it can be looked at before it is taken."""
+    """A method and its state over an exchange. A step is pure: a simulation may look at a round before it takes it."""
 
-    def __init__(self, method: Algorithm, exchange: Network, streams: Streams, x: Tensor) -> None:
+    def __init__(self, method: Algorithm, exchange: RoundExchange, streams: Streams, x: Tensor) -> None:
         self.method, self.exchange, self.streams = method, exchange, streams
         self.t = 0
         self.state: State = exchange.adopt(method.init(x))
@@ -69,7 +69,7 @@ class Session:
         return Ahead(state, errors)
 
     def take(self, ahead: Ahead) -> None:
-        """Go where `look_ahead` looked."""
+        """Make the state that `look_ahead` returned the current one."""
         self.state = ahead.state
         if ahead.errors is not None:
             self.compression_error = torch.stack(ahead.errors).mean(dim=0) if ahead.errors else None
@@ -90,7 +90,7 @@ class Session:
         return packed
 
     def restore(self, t: int, tensors: Mapping[str, Tensor]) -> None:
-        """Be where a session with the same settings was when it was saved."""
+        """Continue from the tensors that a session with the same settings saved after t rounds."""
         self.settle()  # what is under way belongs to the state that is given up
         device, new = self.state.x.device, {}
         try:

@@ -28,7 +28,7 @@ class Edges:
     def __init__(self, mixing: Mixing, clients: Sequence[int], device: torch.device) -> None:
         self.mixing, self.clients, self.device = mixing, list(clients), device
         neighbors = [sorted(mixing.graph.neighbors(i)) for i in range(mixing.clients)]
-        self.slots = max((len(neighbors[i]) for i in self.clients), default=0)
+        self.slots = max(1, *(len(neighbors[i]) for i in self.clients))
         self.neighbors = [neighbors[i] for i in self.clients]
         """For each client, the neighbour in each of its slots."""
         place = {i: row for row, i in enumerate(self.clients)}
@@ -87,6 +87,7 @@ class EdgeSurrogate:
         """Each edge that is in use follows the value: one message per slot."""
         weights = self.edges.weights.repeat(len(value) // len(self.edges.clients), 1)
         messages, sent, estimate = [], self.sent.clone(), self.sent.clone()
+        round = replace(round, errors=None)  # what is left out is not measured here: unused slots would count as exact
         for k in range(self.edges.slots):
             is_used = weights[:, k] != 0
             difference = torch.where(is_used[:, None], value - self.sent[:, k], 0)
@@ -95,7 +96,11 @@ class EdgeSurrogate:
             sent[:, k] = move(self.sent[:, k], q.dense(), a)
             estimate[:, k] = move(self.sent[:, k], q.dense())
             messages.append(q)
-        return replace(self, sent=sent, weights=weights), Slots(tuple(messages)), None if a == 1 else estimate
+        return (
+            replace(self, sent=sent, weights=weights),
+            Slots(tuple(messages), weights != 0),
+            None if a == 1 else estimate,
+        )
 
     def settled(self) -> "EdgeSurrogate":
         """After what is under way has arrived."""

@@ -18,9 +18,8 @@ from gossamer.runtime.transport.base import Transport, failed
 from gossamer.topology import MixingMatrix
 from gossamer.topology.schedule import Mixing
 
-_GROWTH = 1000.0  # times as large as any message before: more than a step size that is a little too large does
+_GROWTH = 1000.0  # times as large as any message before (and as 1): more than a slightly too large step size does
 _FIELDS = ("run", "round", "exchange", "client", "messages")
-HEADER = 160  # bytes around the messages of a packet, at most
 
 
 class PacketExchange:
@@ -75,12 +74,13 @@ class PacketExchange:
             size = self._send(sent, [j for j in self._weights if j != self.rank])
             self._count(size, sum(int(message.bits_nominal_of_rows()[0]) for message in sent))
         slots = [] if self.edges is None else self.edges.active(0)
-        sent_now = Sent(self.t, self._number, messages, self._weights, slots, time.perf_counter())
+        posted = Posted(self.t, self._number, messages, self._weights, slots, time.perf_counter())
         self._number += 1 if present else 0
-        return _Pending(self, sent_now)
+        return _Pending(self, posted)
 
     def _send(self, messages: Sequence[Message], to: Sequence[int]) -> int:
-        """The packet's length, without a request to stop: that is not the method's, and is not counted."""
+        """Send one packet; its length, without a request to stop, which is not the method's and is not counted."""
+        stop = self.stop  # a signal handler may set it at any time
         (data,) = packet.encode(
             messages,
             run=self.run,
@@ -88,10 +88,10 @@ class PacketExchange:
             exchange=self._number,
             clients=[self.rank],
             codec=self.codec,
-            stop=self.stop,
+            stop=stop,
         )
         self.transport.send(data, to)
-        return len(data) - packet.stop_size(self.stop)
+        return len(data) - packet.stop_size(stop)
 
     def _send_slots(self, slots: Sequence[Slots]) -> None:
         assert self.edges is not None
@@ -108,7 +108,7 @@ class PacketExchange:
         self.bytes += size
         self.bits_nominal += nominal
 
-    def collect(self, sent: "Sent") -> tuple[Tensor, ...]:
+    def collect(self, sent: "Posted") -> tuple[Tensor, ...]:
         """Sum_j w_ij q_j of each message; each neighbour's message, for messages in slots."""
         present = [number for number, message in enumerate(sent.messages) if message is not None]
         sums = [torch.zeros((), dtype=torch.float64, device=self.device)] * len(sent.messages)
@@ -128,7 +128,7 @@ class PacketExchange:
         self.growth.note(sent.t, sizes)
         return tuple(sums)
 
-    def _collect_slots(self, sent: "Sent", present: Sequence[int]) -> tuple[Tensor, ...]:
+    def _collect_slots(self, sent: "Posted", present: Sequence[int]) -> tuple[Tensor, ...]:
         assert self.edges is not None
         slots: list[Slots] = [sent.messages[number] for number in present]  # type: ignore[misc]
         first = slots[0].messages[0]
@@ -141,7 +141,7 @@ class PacketExchange:
                 heard[number][0, k] = message.dense()[0].to(self.device)
         return tuple(heard)
 
-    def _receive(self, j: int, sent: "Sent", like: Message, many: int) -> Sequence[Message]:
+    def _receive(self, j: int, sent: "Posted", like: Message, many: int) -> Sequence[Message]:
         """The messages in the next packet of a neighbour, which must be the one that is expected now."""
         try:
             data = self.transport.receive(j, sent.left_at)
@@ -159,7 +159,7 @@ class PacketExchange:
         return read.messages
 
 
-class Sent(NamedTuple):
+class Posted(NamedTuple):
     """An exchange as it was sent: what the neighbours' packets are added to, and how."""
 
     t: int
@@ -174,7 +174,7 @@ class Sent(NamedTuple):
 class _Pending:
     """An exchange under way; the neighbours' packets are asked for when they are needed."""
 
-    def __init__(self, exchange: PacketExchange, sent: Sent) -> None:
+    def __init__(self, exchange: PacketExchange, sent: Posted) -> None:
         self._exchange, self._sent = exchange, sent
         self._sums: tuple[Tensor, ...] | None = None
 

@@ -37,7 +37,9 @@ class Traffic:
             return
         sent = [message for message in messages if isinstance(message, Message)]
         nominal = sum(message.bits_nominal_of_rows() for message in sent).reshape(shape)  # type: ignore[union-attr]
-        for seed, bits, counted in zip(seeds, self._lengths(sent, t).reshape(shape), nominal, strict=True):
+        is_sent = degrees > 0  # on a schedule, a client may have no neighbour in a round
+        lengths, nominal = self._lengths(sent, t).reshape(shape) * is_sent, nominal * is_sent
+        for seed, bits, counted in zip(seeds, lengths, nominal, strict=True):
             self.bits[seed] += int(bits.sum())
             self.bits_total[seed] += int((bits * degrees).sum())
             self.bits_nominal[seed] += int(counted.sum())
@@ -48,7 +50,7 @@ class Traffic:
         total, nominal = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
         for k in range(len(slots[0].messages)):
             messages = [one.messages[k] for one in slots]
-            used = messages[0].sent.cpu().numpy().reshape(shape) if isinstance(messages[0], Partial) else True
+            used = slots[0].used[:, k].cpu().numpy().reshape(shape)
             total += np.where(used, self._lengths(messages, t).reshape(shape), 0)
             counted = sum(message.bits_nominal_of_rows() for message in messages)
             nominal += np.where(used, np.asarray(counted).reshape(shape), 0)

@@ -10,10 +10,11 @@ from gossamer.algorithms.base import Algorithm, State
 from gossamer.algorithms.round import Oracle
 from gossamer.compression.base import Codec, Compressor
 from gossamer.compression.dense import identity
+from gossamer.compression.packet import MOST_HEADER
 from gossamer.errors import GossamerError, NonFiniteError, RunError
 from gossamer.records.checkpoint import Checkpoint
 from gossamer.registry import transports
-from gossamer.runtime.exchange.packets import HEADER, PacketExchange
+from gossamer.runtime.exchange.packets import PacketExchange
 from gossamer.runtime.exchange.rows import network_of
 from gossamer.runtime.session import Session
 from gossamer.runtime.transport.base import UNKNOWN, Open, Opening, Transport, failed
@@ -165,5 +166,5 @@ def _capacity(method: Algorithm, d: int, dtype: torch.dtype, codec: Codec) -> in
     compressor = getattr(method, "compressor", None)
     compressor = compressor if isinstance(compressor, Compressor) else identity()
     payload = compressor(torch.zeros(1, d, dtype=dtype), seed=0).payload_size()
-    room = method.info.messages * (payload + HEADER) + _LEAST_CAPACITY
+    room = method.info.messages * (payload + MOST_HEADER) + _LEAST_CAPACITY
     return 2 * room if codec == "entropy" else room

@@ -83,6 +83,7 @@ class DecentralizedOptimizer(torch.optim.Optimizer):
         check_choice("initial", initial, ("check", "broadcast"))
         check_choice("codec", codec, CODECS)
         self._client: Client | None = None
+        self._transport = transport
         self._mixing, self._method = mixing, method.with_minibatch_start()
         super().__init__(params, {"lr": method.lr, "weight_decay": check_nonnegative("weight_decay", weight_decay)})
         self._parameters = [p for group in self.param_groups for p in group["params"] if p.requires_grad]
@@ -274,7 +275,8 @@ class DecentralizedOptimizer(torch.optim.Optimizer):
         many = enough if rounds is None else check_integer("rounds", rounds, 1)
         self._gossips += 1
         run, channel = self.client.run ^ self._gossips, 1 + self._gossips % 4096
-        client = Client(DSGD(lr=1.0), self._mixing, self._ranks.rank, x, ranks=self._ranks, run=run, channel=channel)
+        how: Any = {"ranks": self._ranks, "run": run, "channel": channel, "transport": self._transport}
+        client = Client(DSGD(lr=1.0), self._mixing, self._ranks.rank, x, **how)
         for _ in range(many):
             client.step(ZeroOracle(), 0.0)
         client.close()

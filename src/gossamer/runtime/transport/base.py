@@ -1,7 +1,7 @@
 """The contract of a transport: bytes to and from each neighbour, in order, and the name of whoever failed.
 
-To add one, write a class with these methods and pass a function that opens it as `transport=` (see `Opening`), or
-register that function under a name in the entry point group `gossamer.transports`.
+To add one, write a class with these methods and pass a function that opens it (see `Opening`) as `transport=` to
+`DecentralizedOptimizer`, or register that function under a name in the entry point group `gossamer.transports`.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence

@@ -24,6 +24,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from gossamer.compression.packet import MOST_HEADER
 from gossamer.compression.packet import length as packet_length
 from gossamer.errors import RunError
 from gossamer.runtime.processes.ranks import NO_TAG, PATIENCE, Ranks, reason
@@ -40,7 +41,6 @@ _LEAVE_SECONDS = 900.0
 _LINGER_SECONDS = 0.5  # a connection that is closed too soon after a notice may take the notice with it
 _ABORT_SECONDS = 5.0  # for threads to notice that their connections are closed
 LEAST_CAPACITY = 1024
-_HEADER = 160  # bytes around the messages of a packet, at most
 
 
 @dataclass
@@ -148,7 +148,7 @@ class GlooTransport:
         while link.sends and link.packets_sent - len(link.sends) < link.packets_received - 1:
             link.sends.popleft().wait(PATIENCE)
         raw = buffer.numpy()
-        length = packet_length(raw[:_HEADER].tobytes())
+        length = packet_length(raw[:MOST_HEADER].tobytes())
         data = raw[:length].tobytes()
         link.bytes_received += length
         link.free.append(buffer)
