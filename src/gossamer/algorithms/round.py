@@ -109,7 +109,7 @@ class Round:
 
         Args:
             pairs: A surrogate and the value that it follows; a value of None sends nothing.
-            compressor: C.
+            compressor: The compressor C of the paper.
             a: The memory step of LEAD, C-GT and CEDAS.
             where: Given value - H, says which rows speak; the others send an empty message.
         """
@@ -140,7 +140,7 @@ class Round:
         return z + self.send(None, **{name: z}).pulls()[0]
 
     def compress(self, compressor: Compressor, z: Tensor, name: str) -> Message:
-        """C(z), in the models' type. The name keys its randomness: a random compressor needs a new one for each call."""
+        """C(z), in the models' type. The name keys its randomness: a random compressor needs one for each call."""
         z = z.to(self.dtype)
         message = compressor(z, self.random(name))
         if self.errors is not None:
