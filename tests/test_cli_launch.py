@@ -127,7 +127,7 @@ def test_stopped_and_resumed(tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("kills", [pytest.param(5, marks=pytest.mark.slow), pytest.param(20, marks=pytest.mark.long)])
+@pytest.mark.parametrize("kills", [pytest.param(2, marks=pytest.mark.slow), pytest.param(20, marks=pytest.mark.long)])
 def test_killed_many_times(kills: int, tmp_path: Path) -> None:
     """kill -9 of a rank at random rounds: training restarts by itself and ends with the very same models."""
     spec(tmp_path, rounds=5000)

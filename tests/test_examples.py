@@ -69,7 +69,7 @@ def test_training_mnist_with_torchrun(data_dir: Path, tmp_path: Path) -> None:
     assert float(last.split()[-1]) > 0.85
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_evaluation_benchmark(data_dir: Path) -> None:
     command: list[str | Path] = [sys.executable, ROOT / "benchmarks" / "evaluation.py", "--data-dir", data_dir]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True, env=os.environ)

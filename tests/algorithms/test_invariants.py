@@ -112,7 +112,7 @@ def test_d2_in_float32_does_not_drift() -> None:
     assert late < 1.5 * early
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_forty_thousand_float32_rounds_do_not_drift() -> None:
     """Sums that never forget are float64: the tracker keeps to the mean gradient, and the gradient norm stays down."""

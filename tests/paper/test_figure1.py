@@ -13,7 +13,7 @@ from gossamer.runtime.experiment import prepare
 from gossamer.spec import load_spec
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_every_operator_ends_at_the_same_gradient_norm(data_dir: Path) -> None:
     spec = replace(load_spec(shipped_spec("operators")), seeds=[0], codec="fixed")

@@ -106,7 +106,7 @@ def test_damaged_mnist_is_noticed(data_dir: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("packing", [".gz", ".xz", ".bz2", ""])
+@pytest.mark.parametrize("packing", [".gz", pytest.param(".xz", marks=pytest.mark.long), ".bz2", ""])
 def test_content_counts_and_not_how_a_file_is_packed(packing: str, data_dir: Path, tmp_path: Path) -> None:
     pack = {".gz": lambda data: gzip.compress(data, 1, mtime=5), ".xz": lzma.compress, ".bz2": bz2.compress}
     folder = tmp_path / "mnist"

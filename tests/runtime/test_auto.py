@@ -49,7 +49,7 @@ def check(results: list[Result]) -> str:
     return f"{len(results)} cells, of {len(ratios)} median {statistics.median(ratios):.2f}, worst {max(ratios):.2f}"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_twelve_cells_are_near_the_best_of_a_tuning(data_dir: Path) -> None:
     print(check([measure(cell, data_dir) for cell in TWELVE]))  # shown by pytest -rP
 

@@ -112,7 +112,7 @@ def test_the_documented_summary_is_that_of_the_table() -> None:
     assert summary() in PAGE.read_text(encoding="utf-8"), summary()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_dozen_cells_are_near_the_tuned_norm() -> None:
     for cell in DOZEN:
         result = measure(cell)

@@ -163,8 +163,9 @@ def test_simulated_equals_real_on_few_features() -> None:
     compare("random", some_cases()[:4], "breast_cancer")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("graph", GRAPHS)
+@pytest.mark.parametrize(
+    "graph", [pytest.param("ring", marks=pytest.mark.slow), pytest.param("random", marks=pytest.mark.long)]
+)
 def test_simulated_equals_real(graph: str, data_dir: Path) -> None:
     """Every setting of every method, and BEER with every compressor of the registry; with gsgd_5 for 500 rounds."""
     cases = every_case()
