@@ -249,7 +249,8 @@ class Recorder(Hook):
         saving, hooks = self.saving, list[Hook]([self])
         if progress is not None:
             hooks.append(ShowProgress(lambda t: progress(self.label, t)))
-        hooks.append(SaveCheckpoints(self._save, saving.every))
+        if self.checkpoints is not None:
+            hooks.append(SaveCheckpoints(self._save, saving.every))
         if saving.should_stop is not None:
             hooks.append(StopWhenAsked(saving.should_stop, self._save))
         return hooks + list(saving.hooks)

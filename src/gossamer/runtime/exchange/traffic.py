@@ -10,7 +10,7 @@ from gossamer.algorithms.surrogate import Outgoing, Slots
 from gossamer.compression import packet
 from gossamer.compression.base import Codec, Message
 from gossamer.compression.partial import Partial
-from gossamer.topology.schedule import Mixing
+from gossamer.topology import Mixing, MixingMatrix
 
 
 class Traffic:
@@ -23,12 +23,13 @@ class Traffic:
         self.bits = dict.fromkeys(seeds, 0)  # added up over clients; a link carried their mean
         self.bits_total = dict.fromkeys(seeds, 0)
         self._mixing = mixing
+        self._degrees = mixing.degrees if isinstance(mixing, MixingMatrix) else None
         self._fixed: dict[Any, npt.NDArray[np.int64]] = {}
 
     def count(self, messages: Sequence[Outgoing], t: int, seeds: Sequence[int]) -> None:
         """Add one exchange of round t."""
-        degrees = self._mixing.at(t).degrees
-        if not degrees.any():  # a client alone sends nothing
+        degrees = self._mixing.at(t).degrees if self._degrees is None else self._degrees
+        if len(degrees) == 1:  # a client alone sends nothing
             return
         self.packets += 1
         shape = (len(seeds), self._mixing.clients)
@@ -37,8 +38,9 @@ class Traffic:
             return
         sent = [message for message in messages if isinstance(message, Message)]
         nominal = sum(message.bits_nominal_of_rows() for message in sent).reshape(shape)  # type: ignore[union-attr]
-        is_sent = degrees > 0  # on a schedule, a client may have no neighbour in a round
-        lengths, nominal = self._lengths(sent, t).reshape(shape) * is_sent, nominal * is_sent
+        lengths = self._lengths(sent, t).reshape(shape)
+        if self._degrees is None:  # on a schedule, a client may have no neighbour in a round
+            lengths, nominal = lengths * (degrees > 0), nominal * (degrees > 0)
         for seed, bits, counted in zip(seeds, lengths, nominal, strict=True):
             self.bits[seed] += int(bits.sum())
             self.bits_total[seed] += int((bits * degrees).sum())
