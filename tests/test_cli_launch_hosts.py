@@ -118,7 +118,7 @@ def test_a_host_that_is_silent_holds_nobody_up(what: str, hosts: list[str], tmp_
     wait_for(lambda: set(ranks_of(tmp_path)) <= {far}, 40)
     begin = time.monotonic()
     code, err = finish(process, 60)
-    assert time.monotonic() - begin < 10  # five seconds on an idle machine
+    assert time.monotonic() - begin < 5
     assert code == 1
     assert "has heard nothing from its neighbour" in err
     assert ranks_of(tmp_path) == []

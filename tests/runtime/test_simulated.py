@@ -19,7 +19,7 @@ import torch
 import gossamer as gs
 from gossamer.compression.base import checking_later
 from gossamer.errors import NonFiniteError, RunError
-from gossamer.kernels import Mixer, reference
+from gossamer.kernels import Mixer
 from gossamer.records import checkpoint
 from gossamer.records.record import Record
 from gossamer.records.schema import COLUMNS, End
@@ -134,33 +134,22 @@ def test_many_clients_mix_through_a_sparse_matrix() -> None:
     n = 300
     problem, mixing = gs.quadratic(clients=n, d=5, dtype="float64"), gs.mixing_matrix(gs.ring(n), "fdla")
     sim = Simulation(gs.DSGD(lr=0.1), problem, mixing, [0, 1], None, "normal")
-    assert Mixer(mixing.sparse, torch.device("cpu")).w.layout == torch.sparse_csr
     q = torch.randn(2 * n, 5, dtype=torch.float64)
     expected = (torch.from_numpy(mixing.matrix) @ q.view(2, n, 5)).view(2 * n, 5)
     torch.testing.assert_close(sim.exchange.mix(q), expected)
 
 
-def test_dense_where_that_is_faster_and_blocks_where_they_fit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However W is multiplied, the sums are the same: in blocks to the last bit."""
-    cpu = torch.device("cpu")
-    for graph, layout, blocks in (
-        ("ring:100", torch.strided, False),
-        ("complete:200", torch.strided, False),
-        ("ring:200", torch.sparse_csr, True),
-        ("grid:13,11", torch.sparse_csr, True),
-        ("erdos_renyi:400,0.03", torch.sparse_csr, False),
-    ):
-        mixing = gs.mixing_matrix(build_graph(graph))
-        mixer = Mixer(mixing.sparse, cpu)
-        assert (mixer.w.layout, bool(mixer._blocks)) == (layout, blocks), graph
-        q = torch.randn(2 * mixing.clients, 7)
-        whole = mixer(q)
-        expected = np.einsum("ij,sjk->sik", mixing.matrix, q.double().view(2, -1, 7)).reshape(whole.shape)
-        torch.testing.assert_close(whole, torch.from_numpy(expected))
-        assert whole.dtype == torch.float64
-        with monkeypatch.context() as patched:
-            patched.setattr(reference, "_BLOCKS_FROM", 1)
-            assert torch.equal(mixer(q), whole)
+@pytest.mark.parametrize("graph", ["ring:100", "complete:200", "ring:200", "grid:13,11", "erdos_renyi:400,0.03"])
+def test_mixing_is_a_matrix_product_seed_by_seed(graph: str) -> None:
+    """Two seeds beside each other are the two alone, to the last bit."""
+    mixing = gs.mixing_matrix(build_graph(graph))
+    mixer = Mixer(mixing.sparse, torch.device("cpu"))
+    q = torch.randn(2 * mixing.clients, 7)
+    whole = mixer(q)
+    expected = np.einsum("ij,sjk->sik", mixing.matrix, q.double().view(2, -1, 7)).reshape(whole.shape)
+    torch.testing.assert_close(whole, torch.from_numpy(expected))
+    assert whole.dtype == torch.float64
+    assert torch.equal(whole, torch.cat([mixer(one) for one in q.view(2, -1, 7)]))
 
 
 @pytest.mark.cuda

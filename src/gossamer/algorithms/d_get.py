@@ -1,22 +1,18 @@
 """D-GET: gradient estimation and tracking."""
 
-import torch
-from torch import Tensor
-
-from gossamer.algorithms.base import LR, Algorithm, MethodInfo, Needs, Round, count, method
-from gossamer.algorithms.gt_sarah import SARAHState, recursive_tracking
-from gossamer.algorithms.surrogate import zeros_float64
+from gossamer.algorithms.base import MethodInfo, Round, method
+from gossamer.algorithms.gt_sarah import GTSARAH, SARAHState, recursive_tracking
 
 
 @method("d_get")
-class DGET(Algorithm):
+class DGET(GTSARAH):
     """D-GET, Algorithm 1 of Sun, Lu, Hong: *Improving the Sample and Communication Complexity for Decentralized
     Non-Convex Optimization: A Joint Gradient Estimation and Tracking Approach*, ICML 2020 (arXiv 1910.05857).
 
     The paper moves the model first and the tracker after it: with Y^0 = v^0 = F(X^0), X^(t+1) = X^t W - lr Y^t and then
     Y^(t+1) = Y^t W + v^(t+1) - v^t. Begun at a gradient, as every round here, that is GT-SARAH's round with its tracker
     numbered one lower: from the same start the two take the same course, which a test shows against both papers'
-    own orders. So they share their step.
+    own orders. So they share their settings, their state and their step.
 
     Args:
         lr: The step size.
@@ -25,10 +21,6 @@ class DGET(Algorithm):
 
     Deviations: none. The equations were confirmed by their fixed point and by the equality with GT-SARAH.
     """
-
-    lr: LR
-    period: int = count(10)
-    needs = Needs.FULL_GRADIENTS
 
     info = MethodInfo(
         title="D-GET",
@@ -46,11 +38,6 @@ class DGET(Algorithm):
         step_pace=0.2,
         lr_may_differ=True,
     )
-    examples = ({"lr": 0.05}, {"lr": 0.05, "period": 3})
-
-    def init(self, x: Tensor) -> SARAHState:
-        """Y and v are taken in the first step."""
-        return SARAHState(x, x, zeros_float64(x), torch.zeros_like(x))
 
     def step(self, state: SARAHState, round: Round) -> SARAHState:
         """v and Y at this model, then the next model."""

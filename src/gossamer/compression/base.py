@@ -130,6 +130,14 @@ class Proportional(Message):
 
     multiplied: ClassVar[str]
     """The name of that tensor, which has the dtype of the values."""
+    symbols: ClassVar[str] = ""
+    """The name of the tensor with one symbol per coordinate, if there is one."""
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(rows, d)."""
+        rows, d = getattr(self, self.symbols).shape
+        return rows, d
 
     @property
     def dtype(self) -> torch.dtype:

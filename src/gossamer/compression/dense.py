@@ -20,11 +20,7 @@ class Dense(Proportional):
     values: Tensor
     kind: ClassVar[int] = 1
     multiplied: ClassVar[str] = "values"
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """(rows, d)."""
-        return self.values.shape[0], self.values.shape[1]
+    symbols: ClassVar[str] = "values"
 
     def _dense(self) -> Tensor:
         return self.values

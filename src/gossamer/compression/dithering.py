@@ -34,11 +34,7 @@ class Levels(Proportional):
     layout: Layout
     kind: ClassVar[int] = 2
     multiplied: ClassVar[str] = "scale"
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """(rows, d)."""
-        return self.levels.shape[0], self.levels.shape[1]
+    symbols: ClassVar[str] = "levels"
 
     def _dense(self) -> Tensor:
         return self.levels * self.layout.spread(self.scale)

@@ -33,11 +33,7 @@ class Powers(Proportional):
     """(1,): a factor of all values."""
     kind: ClassVar[int] = 5
     multiplied: ClassVar[str] = "factor"
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """(rows, d)."""
-        return self.codes.shape[0], self.codes.shape[1]
+    symbols: ClassVar[str] = "codes"
 
     def _dense(self) -> Tensor:
         # 2^e is computed in float64, because ldexp in float32 ends at 2^-126.

@@ -28,11 +28,7 @@ class Signs(Proportional):
     layout: Layout
     kind: ClassVar[int] = 4
     multiplied: ClassVar[str] = "scale"
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """(rows, d)."""
-        return self.negative.shape[0], self.negative.shape[1]
+    symbols: ClassVar[str] = "negative"
 
     def _dense(self) -> Tensor:
         scale = self.layout.spread(self.scale)

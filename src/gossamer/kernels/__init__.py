@@ -1,27 +1,12 @@
 """The hot loops of a round. The rest of the library calls only what is here; `reference` is the readable backend."""
 
-from gossamer.kernels.reference import (
-    Mixer,
-    add_weighted,
-    combination,
-    dither,
-    fill_uniform,
-    move,
-    outputs,
-    pack,
-    packed_size,
-    unpack,
-)
-
-__all__ = [
-    "Mixer",
-    "add_weighted",
-    "combination",
-    "dither",
-    "fill_uniform",
-    "move",
-    "outputs",
-    "pack",
-    "packed_size",
-    "unpack",
-]
+from gossamer.kernels.reference import Mixer as Mixer
+from gossamer.kernels.reference import add_weighted as add_weighted
+from gossamer.kernels.reference import combination as combination
+from gossamer.kernels.reference import dither as dither
+from gossamer.kernels.reference import fill_uniform as fill_uniform
+from gossamer.kernels.reference import move as move
+from gossamer.kernels.reference import outputs as outputs
+from gossamer.kernels.reference import pack as pack
+from gossamer.kernels.reference import packed_size as packed_size
+from gossamer.kernels.reference import unpack as unpack

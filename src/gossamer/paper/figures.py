@@ -139,7 +139,7 @@ def run(
                 _clear(place, label, seed)
             methods = {label: experiment.methods[label]}
             part = replace(experiment, spec=replace(job.spec, seeds=seeds), methods=methods)
-            part.run(place, progress, resume=True, should_stop=should_stop)
+            part.run(record_dir=place, progress=progress, resume=True, should_stop=should_stop)
     return [read_record(place / record_name(label, seed)) for label in job.labels for seed in job.spec.seeds]
 
 

@@ -14,7 +14,6 @@ from gossamer.records.record import record_name
 from gossamer.records.runs import Runs, models_path
 from gossamer.runtime.arguments import check_batch_size, check_method_fits
 from gossamer.runtime.measure import Measure
-from gossamer.runtime.recorder import Progress
 from gossamer.runtime.simulator import sweep
 from gossamer.runtime.start import starting_models
 from gossamer.runtime.tuning.auto import settings_for
@@ -48,16 +47,11 @@ class Experiment:
         """Rounds between evaluations."""
         return self.spec.eval_every or max(1, self.spec.rounds // 100)
 
-    def run(
-        self,
-        record_dir: Path | None = None,
-        progress: Progress | None = None,
-        on_method: Callable[[str, int], None] | None = None,
-        checkpoint_every: int | None = None,
-        resume: bool = False,
-        should_stop: Callable[[], bool] | None = None,
-    ) -> Runs:
-        """Simulate every method with every seed; `on_method` hears each label and its rounds before it starts."""
+    def run(self, on_method: Callable[[str, int], None] | None = None, **how: Any) -> Runs:
+        """Simulate every method with every seed. `how` is what `sweep` takes beside the spec, such as `record_dir`.
+
+        `on_method` hears each label and its rounds before it starts.
+        """
         runs = Runs()
         for label, (method, rounds) in self.methods.items():
             if on_method is not None:
@@ -73,11 +67,7 @@ class Experiment:
                 x0=self.spec.x0,
                 codec=self.spec.codec or "fixed",
                 measures=_measures(self.spec),
-                record_dir=record_dir,
-                checkpoint_every=checkpoint_every,
-                resume=resume,
-                should_stop=should_stop,
-                progress=progress,
+                **how,
             )
         return runs
 

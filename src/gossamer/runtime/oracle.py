@@ -72,11 +72,7 @@ class LoopOracle:
     """Gradients as a training loop has them: at its model `own` what `backward` left, elsewhere by its closure."""
 
     def __init__(
-        self,
-        title: str,
-        own: Tensor,
-        here: Callable[[Tensor], Tensor],
-        elsewhere: Callable[[Tensor], Tensor] | None,
+        self, title: str, own: Tensor, here: Callable[[Tensor], Tensor], elsewhere: Callable[[Tensor], Tensor] | None
     ) -> None:
         self._title, self._own, self._here, self._elsewhere = title, own, here, elsewhere
 

@@ -12,15 +12,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from gossamer.errors import (
-    NO_ROOM,
-    ConvergenceWarning,
-    DataError,
-    InputError,
-    NonFiniteError,
-    RunError,
-    check_path,
-)
+from gossamer.errors import NO_ROOM, ConvergenceWarning, DataError, InputError, NonFiniteError, RunError, check_path
 from gossamer.records.checkpoint import Checkpoint, Checkpoints, resume_log
 from gossamer.records.identity import header, settings
 from gossamer.records.record import LARGE_GROWTH, Record, RecordWriter, read_record, record_name

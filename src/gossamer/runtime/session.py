@@ -107,6 +107,36 @@ class Session:
         self.t = t
 
 
+class Driven:
+    """What drives a session shows its method and where that stands."""
+
+    session: Session
+
+    @property
+    def method(self) -> Algorithm:
+        """The method."""
+        return self.session.method
+
+    @property
+    def t(self) -> int:
+        """Rounds done."""
+        return self.session.t
+
+    @property
+    def streams(self) -> Streams:
+        """Where randomness comes from."""
+        return self.session.streams
+
+    @property
+    def state(self) -> State:
+        """The method's state."""
+        return self.session.state
+
+    @state.setter
+    def state(self, state: State) -> None:
+        self.session.state = state
+
+
 def _parts(state: State) -> list[tuple[str, Any]]:
     """The fields of a state, which are tensors or surrogates; anything else would be lost, and is an error."""
     parts = [(f"state.{field.name}", getattr(state, field.name)) for field in fields(state)]

@@ -14,7 +14,7 @@ from gossamer.records.checkpoint import Checkpoint, under
 from gossamer.runtime.exchange.rows import MakeMixer, RowExchange, network_of
 from gossamer.runtime.exchange.traffic import Traffic
 from gossamer.runtime.oracle import BatchOracle
-from gossamer.runtime.session import Ahead, Session
+from gossamer.runtime.session import Ahead, Driven, Session
 from gossamer.runtime.start import X0, starting_models
 from gossamer.runtime.threads import is_small, threads
 from gossamer.streams import Streams
@@ -22,14 +22,15 @@ from gossamer.topology.schedule import Mixing
 
 
 class _Next(NamedTuple):
-    """What the next round comes to: the method's part, the clients' buffers, and what they sent."""
+    """What the round after a state comes to: the method's part, the clients' buffers, and what they sent."""
 
+    before: State
     ahead: Ahead
     buffers: dict[str, Tensor]
     packets: list[tuple[Outgoing, ...]]
 
 
-class Simulation:
+class Simulation(Driven):
     """A method under way: call `step` for the next round. `simulate` drives it; tests look inside."""
 
     def __init__(
@@ -53,25 +54,6 @@ class Simulation:
         self._next: _Next | None = None
 
     @property
-    def method(self) -> Algorithm:
-        """The method."""
-        return self.session.method
-
-    @property
-    def t(self) -> int:
-        """Rounds done."""
-        return self.session.t
-
-    @property
-    def state(self) -> State:
-        """The method's state."""
-        return self.session.state
-
-    @state.setter
-    def state(self, state: State) -> None:
-        self.session.state, self._next = state, None
-
-    @property
     def compression_error(self) -> Tensor | None:
         """(rows,): the share of its messages that the compressor left out, when it was last measured."""
         return self.session.compression_error
@@ -91,7 +73,7 @@ class Simulation:
 
         With `measure`, how much the compressor left out is noted on the way.
         """
-        following, self._next = self._next or self._look_ahead(measure), None
+        following, self._next = self._known() or self._look_ahead(measure), None
         for sent in following.packets if self._counts else ():
             self.traffic.count(sent, self.t, self.seeds)
         self.session.take(following.ahead)
@@ -99,8 +81,11 @@ class Simulation:
 
     def peek(self) -> State:
         """The state after the next round, without going there."""
-        self._next = self._next or self._look_ahead(measure=True)
+        self._next = self._known() or self._look_ahead(measure=True)
         return self._next.ahead.state
+
+    def _known(self) -> _Next | None:
+        return self._next if self._next is not None and self._next.before is self.state else None
 
     def _look_ahead(self, measure: bool) -> _Next:
         """What the next round comes to; nothing is changed."""
@@ -109,7 +94,7 @@ class Simulation:
         few = 1 if is_small(self.problem, len(session.state.x), self.batch_size) else None
         with threads(few):
             ahead = session.look_ahead(oracle, session.method.lr_at(self.t), measure=measure)
-        return _Next(ahead, oracle.buffers, self.exchange.packets)
+        return _Next(session.state, ahead, oracle.buffers, self.exchange.packets)
 
     def models(self) -> Tensor:
         """(seeds, clients, d)."""
@@ -132,7 +117,7 @@ class Simulation:
         def kept(x: Tensor) -> Tensor:
             return x.view(*shape, *x.shape[1:])[places].flatten(0, 1)
 
-        self.state = map_state(session.state, kept)
+        session.state = map_state(session.state, kept)
         session.compression_error = None
         self.buffers = {name: kept(buffer) for name, buffer in self.buffers.items()}
         session.streams = Streams([self.seeds[i] for i in places], session.streams.clients, self.problem.device)
@@ -147,5 +132,4 @@ class Simulation:
         self.drop([seed for seed in self.seeds if seed not in checkpoint.facts["seeds"]])
         self.session.restore(checkpoint.facts["t"], checkpoint.tensors)
         self.buffers = under("buffers.", checkpoint.tensors, self.problem.device)
-        self._next = None
         self.traffic.restore(checkpoint.facts["traffic"])

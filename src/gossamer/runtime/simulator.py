@@ -12,13 +12,7 @@ from gossamer.errors import InputError, check_bool, check_callable, check_choice
 from gossamer.files import alone_in
 from gossamer.problems.base import Problem
 from gossamer.records.runs import Run, Runs
-from gossamer.runtime.arguments import (
-    check_batch_size,
-    check_method_fits,
-    check_network,
-    checked_seeds,
-    labelled,
-)
+from gossamer.runtime.arguments import check_batch_size, check_method_fits, check_network, checked_seeds, labelled
 from gossamer.runtime.loop import Hook
 from gossamer.runtime.measure import Measure
 from gossamer.runtime.recorder import Progress, Saving, record_folder, record_seeds

@@ -51,7 +51,7 @@ def _simulate(experiment: Experiment, folder: Path, options: argparse.Namespace,
             progress_hooks(experiment, options.quiet) as hooks,
             stop_signals() as should_stop,
         ):
-            runs = experiment.run(folder, should_stop=should_stop, **saving, **hooks)
+            runs = experiment.run(record_dir=folder, should_stop=should_stop, **saving, **hooks)
         return show_results([run.record for run in runs], experiment, folder, options)
     except StoppedError as error:
         raise StoppedError(f"{error} Resume it with `gossamer run ... -o {folder} --resume`.") from None

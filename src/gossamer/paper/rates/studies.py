@@ -110,10 +110,7 @@ def _heterogeneity(quick: bool) -> StudySettings:
             {
                 "name": "up to the first gradient",
                 "G": [0.1, 0.3, 1.0] if quick else [1 / 32, 1 / 16, 1 / 8, 1 / 4, 1 / 2, 1.0],
-                "methods": {
-                    "BEER": free | {"power": 0.0, "note": ""},
-                    "CHOCO-SGD": free | {"power": 1.0, "note": ""},
-                },
+                "methods": {"BEER": free | {"power": 0.0, "note": ""}, "CHOCO-SGD": free | {"power": 1.0, "note": ""}},
             },
             {
                 "name": "beyond the first gradient",

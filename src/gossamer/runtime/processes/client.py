@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gossamer.algorithms.base import Algorithm, State
+from gossamer.algorithms.base import Algorithm
 from gossamer.algorithms.round import Oracle
 from gossamer.compression.base import Codec, Compressor
 from gossamer.compression.dense import identity
@@ -16,7 +16,7 @@ from gossamer.records.checkpoint import Checkpoint
 from gossamer.registry import transports
 from gossamer.runtime.exchange.packets import PacketExchange
 from gossamer.runtime.exchange.rows import network_of
-from gossamer.runtime.session import Session
+from gossamer.runtime.session import Driven, Session
 from gossamer.runtime.transport.base import UNKNOWN, Open, Opening, Transport, failed
 from gossamer.streams import Streams
 from gossamer.topology.schedule import Mixing
@@ -25,7 +25,7 @@ _HEAR_SECONDS = 0.5
 _LEAST_CAPACITY = 1024
 
 
-class Client:
+class Client(Driven):
     """A client under way: call `step` for the next round, with that round's oracle and step size."""
 
     def __init__(
@@ -43,7 +43,7 @@ class Client:
         transport: str | Open = "gloo",
     ) -> None:
         mixing = network_of(method, mixing)
-        self.method, self.rank, self.run = method, rank, run
+        self.rank, self.run = rank, run
         neighbors = sorted(mixing.graph.neighbors(rank))
         opening = Opening(rank, neighbors, _capacity(method, x.shape[1], x.dtype, codec), run, channel, ranks)
         open_transport: Open = transports.get(transport) if isinstance(transport, str) else transport
@@ -53,21 +53,6 @@ class Client:
         self.reach = mixing.diameter * method.rounds_between_exchanges
         """Rounds a stop request needs to reach every client."""
         self.is_closed = False
-
-    @property
-    def t(self) -> int:
-        """Rounds done."""
-        return self.session.t
-
-    @property
-    def state(self) -> State:
-        """The method's state."""
-        return self.session.state
-
-    @property
-    def streams(self) -> Streams:
-        """Where this client's randomness comes from."""
-        return self.session.streams
 
     @property
     def stop(self) -> int | None:

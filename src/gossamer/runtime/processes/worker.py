@@ -45,7 +45,6 @@ class Work:
     resume: bool = False
     is_reporter: bool = False
     """Whether this process is on the host where records are wanted; if none is, rank 0 writes them."""
-    transport: str = "gloo"
     tensorboard: Path | None = None
     progress: Callable[[str, int, int], None] | None = None
     """Hears the label, the seed and the rounds done."""
@@ -167,7 +166,6 @@ class _Runner(Hook):
             codec=spec.codec or "auto",
             run=run,
             channel=task.number,
-            transport=self.how.transport,
         )
         self.buffers = problem.new_buffers(1)
         self.loop = Loop(self, task.label, task.rounds, worker.eval_every, self._hooks())
