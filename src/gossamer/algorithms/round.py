@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from gossamer.algorithms.surrogate import Arriving, Outgoing, Pending, Speaks, Surrogate
-from gossamer.compression.base import Compressor, Message
+from gossamer.compression.base import Compressor, Followed, Message
 from gossamer.compression.dense import identity
+from gossamer.compression.layout import Layout
 from gossamer.errors import InputError
 from gossamer.streams import Draw
 
@@ -143,7 +144,18 @@ class Round:
         """C(z), in the models' type. The name keys its randomness: a random compressor needs one for each call."""
         z = z.to(self.dtype)
         message = compressor(z, self.random(name))
+        self._measure(message, z)
+        return message
+
+    def follow(self, compressor: Compressor, value: Tensor, own: Tensor, name: str) -> Followed:
+        """Q = C(value - own) in the models' type, and own + Q."""
+        d = value.shape[1]
+        message, moved = compressor.follow(value, own, self.random(name), Layout(d, d), self.dtype)
+        if self.errors is not None:
+            self._measure(message, (value - own).to(self.dtype))
+        return message, moved
+
+    def _measure(self, message: Message, z: Tensor) -> None:
         if self.errors is not None:
             lost, size = (torch.linalg.vector_norm(x, dim=1, dtype=torch.float64) for x in (message.dense() - z, z))
             self.errors.append(torch.where(size > 0, (lost / size).square(), size))
-        return message

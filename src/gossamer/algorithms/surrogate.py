@@ -5,7 +5,7 @@ believe, and both sides add it. So the belief is known at both ends of every edg
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, Protocol, Self
 
 import torch
@@ -42,6 +42,9 @@ class Pending(Protocol):
         For `Slots`, each neighbour's message, (rows, slots, d), in the type of the message.
         """
 
+    def add(self, number: int, mixed: Tensor, a: float) -> Tensor:
+        """H W + a Q W, where Q is the message with this number."""
+
 
 class Arriving(NamedTuple):
     """A surrogate's message on its way: which exchange, which of its messages, and the memory step."""
@@ -52,8 +55,8 @@ class Arriving(NamedTuple):
     own: Tensor | None = None
     """H + Q, where it is not the new H, that is where a is not 1."""
 
-    def sum(self) -> Tensor:
-        """Q W, once it is here."""
+    def heard(self) -> Tensor:
+        """What the neighbours sent, once it is here."""
         return self.pending.wait()[self.number]
 
 
@@ -86,24 +89,27 @@ class Surrogate:
     ) -> tuple["Surrogate", Outgoing, Tensor | None]:
         """H + a Q with Q = C(value - H); Q; and H + Q, where a is not 1."""
         self._check_here()
-        difference = value - self.own
-        q = round.compress(compressor, difference, self.name)
-        q = q if where is None else Partial(q, where(difference))
-        moved = replace(self, own=move(self.own, q.dense(), a))
-        return moved, q, None if a == 1 else move(self.own, q.dense())
+        q, whole = round.follow(compressor, value, self.own, self.name)
+        if where is not None:
+            q = Partial(q, where(value - self.own))
+            whole = move(self.own, q.dense())
+        if a == 1:
+            return Surrogate(self.name, whole, self.mixed), q, None
+        return Surrogate(self.name, move(self.own, q.dense(), a), self.mixed), q, whole
 
     def settled(self) -> "Surrogate":
         """After the message under way has arrived."""
         if self.arriving is None:
             return self
-        return replace(self, mixed=move(self.mixed, self.arriving.sum(), self.arriving.a), arriving=None)
+        pending, number, a, _ = self.arriving
+        return Surrogate(self.name, self.own, pending.add(number, self.mixed, a))
 
     def estimate(self) -> "Surrogate":
         """H + Q with its neighbour sum, for the message under way: the estimate of the value that COMM returns."""
         if self.arriving is None:
             return self
         own = self.own if self.arriving.own is None else self.arriving.own
-        return Surrogate(self.name, own, self.mixed + self.arriving.sum())
+        return Surrogate(self.name, own, self.arriving.pending.add(self.arriving.number, self.mixed, 1.0))
 
     def _check_here(self) -> None:
         if self.arriving is not None:

@@ -17,11 +17,14 @@ from torch import Tensor
 from gossamer.compression.coding.wire import Reader
 from gossamer.compression.layout import Layout
 from gossamer.errors import InputError, NonFiniteError, check_choice
+from gossamer.kernels import Mixer, move
 from gossamer.streams import Draw, Streams
 
 Codec = Literal["fixed", "entropy", "auto"]
 CODECS: tuple[Codec, ...] = ("fixed", "entropy", "auto")
 Payload = tuple[bool, bytes]  # whether it is entropy-coded, and the bytes
+Followed = tuple["Message", Tensor]
+"""A message, and the surrogate moved by it."""
 DeferredCheck = tuple[Tensor, Callable[[], None]]  # a number that must be finite, and the function that raises if not
 
 _deferred: ContextVar[list[DeferredCheck] | None] = ContextVar("deferred", default=None)
@@ -97,6 +100,10 @@ class Message(ABC):
     def dense(self) -> Tensor:
         """The (rows, d) values that the neighbours decode. The result is cached; do not modify it."""
         return self._rebuilt
+
+    def add_to(self, mixed: Tensor, mixer: "Mixer", a: float) -> Tensor:
+        """H W + a Q W, where Q are these values."""
+        return mixer.add(mixed, self.dense(), a)
 
     def payloads(self, codec: Codec) -> list[Payload]:
         """The payload of each row with a codec; `"auto"` takes the shorter one for each row."""
@@ -195,6 +202,17 @@ class Compressor(ABC):
         `layout.split(x)` turns blocks into rows. Random compressors take their random numbers from `draw`.
         """
 
+    def follow(self, value: Tensor, own: Tensor, draw: Draw, layout: Layout, dtype: torch.dtype) -> Followed:
+        """Q = C(value - own) in `dtype`, and own + Q.
+
+        Overridden where one pass over memory does it all. The numbers must be those of `compress`.
+        """
+        difference = (value - own).to(dtype)
+        if not self.checks_by_norm:
+            check_finite(difference, "The vector to compress")
+        q = self.compress(difference, draw, layout)
+        return q, move(own, q.dense())
+
     def __call__(self, x: Tensor, draw: Draw | None = None, *, seed: int | None = None) -> Message:
         """Compress each row of `x`, (rows, d). Outside a run, pass `seed` instead of `draw`."""
         if not isinstance(x, Tensor) or x.dim() != 2 or 0 in x.shape or x.dtype not in (torch.float32, torch.float64):
@@ -220,10 +238,10 @@ def contraction(compressor: Compressor, d: int, omega: float) -> float:
     return 1 - omega
 
 
-def check_magnitude(sizes: Tensor, rows: int, x: Tensor | None = None) -> None:
+def check_magnitude(sizes: Tensor, rows: int, x: Callable[[], Tensor] | None = None) -> None:
     """Refuse vectors with norms or products that overflow; `sizes` holds these norms, row by row.
 
-    If `x` is given, NaN and infinite values of `x` are reported first.
+    If `x` is given, NaN and infinite values of what it returns are reported first.
     """
     total, deferred = sizes.sum(), _deferred.get()
     if deferred is not None:
@@ -243,9 +261,9 @@ def checking_later(enabled: bool = True) -> Iterator[list[DeferredCheck]]:
         _deferred.reset(token)
 
 
-def _refuse(sizes: Tensor, rows: int, x: Tensor | None) -> None:
+def _refuse(sizes: Tensor, rows: int, x: Callable[[], Tensor] | None) -> None:
     if x is not None:
-        check_finite(x, "The vector to compress")
+        check_finite(x(), "The vector to compress")
     bad = (~torch.isfinite(sizes.view(rows, -1))).any(dim=1).nonzero()[:, 0].tolist()
     if bad:
         raise NonFiniteError(f"The vector in row {bad[0]} is too large to compress in {str(sizes.dtype)[6:]}.", bad)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from gossamer import kernels
-from gossamer.compression.base import Compressor, Proportional, check_magnitude, contraction
+from gossamer.compression.base import Compressor, Followed, Proportional, check_magnitude, contraction
 from gossamer.compression.coding.entropy import decode_signed, encode_signed
 from gossamer.compression.coding.wire import Reader, float_bytes, varint
 from gossamer.compression.layout import Layout
@@ -37,7 +37,11 @@ class Levels(Proportional):
     symbols: ClassVar[str] = "levels"
 
     def _dense(self) -> Tensor:
-        return self.levels * self.layout.spread(self.scale)
+        return self.levels * self.layout.cut.spread(self.scale)
+
+    def add_to(self, mixed: Tensor, mixer: kernels.Mixer, a: float) -> Tensor:
+        """From the levels, without the values."""
+        return mixer.add_levels(mixed, self.scale, self.levels, self.layout.cut, a)
 
     @property
     def width(self) -> int:
@@ -127,7 +131,11 @@ class qsgd(Compressor):
 
     def compress(self, x: Tensor, draw: Draw, layout: Layout) -> Levels:
         """Dither each block."""
-        return dither(x, draw, layout, self.levels, 1.0)
+        return _dithered(x, None, draw, layout, self.levels, 1.0, x.dtype)[0]
+
+    def follow(self, value: Tensor, own: Tensor, draw: Draw, layout: Layout, dtype: torch.dtype) -> Followed:
+        """In one pass over memory."""
+        return _follow(value, own, draw, layout, self.levels, 1.0, dtype)
 
 
 @compressors.register("gsgd")
@@ -166,38 +174,33 @@ class gsgd(Compressor):
 
     def compress(self, x: Tensor, draw: Draw, layout: Layout) -> Levels:
         """Dither each block."""
-        return dither(x, draw, layout, 1 << (self.bits - 1), self.tau(layout.size))
+        return _dithered(x, None, draw, layout, 1 << (self.bits - 1), self.tau(layout.size), x.dtype)[0]
+
+    def follow(self, value: Tensor, own: Tensor, draw: Draw, layout: Layout, dtype: torch.dtype) -> Followed:
+        """In one pass over memory."""
+        return _follow(value, own, draw, layout, 1 << (self.bits - 1), self.tau(layout.size), dtype)
 
 
-def dither(x: Tensor, draw: Draw, layout: Layout, highest: int, tau: float) -> Levels:
-    """||x|| / tau * sign(x) / highest * floor(highest |x| / ||x|| + u) on each block."""
-    if x.dtype == torch.float32 and highest > _MOST_FLOAT32:
+def _dithered(
+    value: Tensor, own: Tensor | None, draw: Draw, layout: Layout, highest: int, tau: float, dtype: torch.dtype
+) -> tuple[Levels, Tensor | None]:
+    """||x|| / tau * sign(x) / highest * floor(highest |x| / ||x|| + u) on each block of x = value - own; own + that."""
+    if dtype == torch.float32 and highest > _MOST_FLOAT32:
         raise InputError(f"float32 allows at most {_MOST_FLOAT32:,} levels, got {highest:,}; use float64.")
-    u = draw.uniform(x.shape[1], x.dtype)
-    norm = block_norms(x, layout)
-    scale = norm / (tau * highest)
-    check_magnitude(norm + scale * (1.001 * highest), x.shape[0], x)  # 1.001 leaves room for rounding
-    # A zero block is divided by 1 and stays zero. The reciprocal is not used: 1 / 1e-40 is infinite.
-    divisor = layout.spread(norm.where(norm > 0, 1))
-    levels = torch.empty(x.shape, dtype=integer_dtype(highest), device=x.device)
-    kernels.dither(x, u, divisor, highest, levels)
-    return Levels(scale, levels, highest, layout)
+    kind = integer_dtype(highest)
+    found = kernels.dither(value, own, draw.stream, layout.cut, highest, tau, dtype, kind)
+    if not found.is_finite:  # or it is not known yet; 1.001 leaves room for rounding
+        reach = found.norm + found.scale * (1.001 * highest)
+        check_magnitude(reach, len(value), lambda: value if own is None else (value - own).to(dtype))
+    return Levels(found.scale, found.levels, highest, layout), found.moved
 
 
-def block_norms(x: Tensor, layout: Layout) -> Tensor:
-    """(rows, blocks): ||x|| of each block, without overflow or underflow of the squares."""
-    parts = layout.split(x)
-    if x.is_cuda and x.dtype == torch.float32:  # squares of float32 neither overflow nor underflow in float64
-        wide: Tensor = torch.linalg.vector_norm(parts, dim=1, dtype=torch.float64)
-        return wide.to(x.dtype).view(x.shape[0], layout.blocks)
-    norms: Tensor = torch.linalg.vector_norm(parts, dim=1)
-    doubtful = (norms < 1e-12) | (norms > 1e18)
-    if doubtful.any():  # squares may have under- or overflowed: rescale these blocks by their largest entry
-        again = parts[doubtful]
-        largest = again.abs().amax(dim=1, keepdim=True)
-        largest = largest.where(largest > 0, 1)
-        norms[doubtful] = torch.linalg.vector_norm(again / largest, dim=1) * largest[:, 0]
-    return norms.view(x.shape[0], layout.blocks)
+def _follow(
+    value: Tensor, own: Tensor, draw: Draw, layout: Layout, highest: int, tau: float, dtype: torch.dtype
+) -> Followed:
+    levels, moved = _dithered(value, own, draw, layout, highest, tau, dtype)
+    assert moved is not None
+    return levels, moved
 
 
 def integer_dtype(highest: int) -> torch.dtype:

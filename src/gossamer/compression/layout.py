@@ -9,6 +9,7 @@ from torch import Tensor
 
 from gossamer.compression.coding.wire import Reader, varint
 from gossamer.errors import CodecError
+from gossamer.kernels import Blocks
 
 _MOST_TENSORS = 1 << 20
 
@@ -63,14 +64,10 @@ class Layout:
         flat = parts.reshape(-1, self.blocks * self.size)
         return flat[:, : self.d] if self._places is None else flat[:, self._places.to(parts.device)]
 
-    def spread(self, numbers: Tensor) -> Tensor:
-        """Repeat each block's number, (rows, blocks), at its coordinates: (rows, d), or (rows, 1) for one block."""
-        if self.blocks == 1:
-            return numbers
-        if self.tensors:  # padding one long tensor among many short ones would take too much memory
-            lengths = torch.tensor(self.lengths, device=numbers.device)
-            return numbers.repeat_interleave(lengths, dim=1, output_size=self.d)
-        return self.merge(numbers.repeat_interleave(self.size, dim=1).view(-1, self.size))
+    @cached_property
+    def cut(self) -> Blocks:
+        """The blocks as kernels take them."""
+        return Blocks(self.lengths)
 
     def head(self) -> bytes:
         """The bytes that describe the layout to a receiver that knows d: one byte for a single block."""

@@ -31,7 +31,7 @@ class Signs(Proportional):
     symbols: ClassVar[str] = "negative"
 
     def _dense(self) -> Tensor:
-        scale = self.layout.spread(self.scale)
+        scale = self.layout.cut.spread(self.scale)
         return torch.where(self.negative, -scale, scale)
 
     def payload_size(self) -> int:

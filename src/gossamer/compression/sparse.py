@@ -7,14 +7,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gossamer.compression.base import Compressor, Proportional, check_magnitude, contraction
+from gossamer import kernels
+from gossamer.compression.base import Compressor, Followed, Proportional, check_finite, check_magnitude, contraction
 from gossamer.compression.coding.entropy import decode_unsigned, encode_unsigned
 from gossamer.compression.coding.wire import Reader, float_bytes, varint, varint_size
 from gossamer.compression.layout import Layout
 from gossamer.errors import CodecError, InputError, check_bool, check_integer, check_unit, settle
 from gossamer.kernels import pack, packed_size, unpack
 from gossamer.registry import compressors
-from gossamer.streams import Draw, keyed_uniform
+from gossamer.streams import Draw, seeded_uniform
 
 _SEED_BYTES = 7
 
@@ -38,6 +39,10 @@ class Sparse(Proportional):
 
     def _dense(self) -> Tensor:
         return self.values.new_zeros(self.shape).scatter_(1, self.indices, self.values)
+
+    def moved(self, own: Tensor) -> Tensor:
+        """H + Q."""
+        return own.scatter_add(1, self.indices, self.values.to(own))
 
     @property
     def k(self) -> int:
@@ -182,16 +187,15 @@ class top_k(_Keeps):
 
     def compress(self, x: Tensor, draw: Draw, layout: Layout) -> Sparse:
         """Keep the largest of each block."""
-        size = layout.split(x).abs()
-        k = self.kept(layout.size)
-        # torch.topk breaks ties arbitrarily, so it gives only the k-th largest size; of equal sizes the first are kept.
-        threshold = size.topk(k, dim=1).values[:, -1:]
-        above = size > threshold
-        equal = size == threshold
-        room = k - above.sum(dim=1, keepdim=True)
-        kept = layout.merge(above | (equal & (equal.cumsum(dim=1) <= room)))
-        indices = kept.nonzero()[:, 1].view(x.shape[0], -1)  # padding is last among equals, so rows keep equally many
+        indices = kernels.largest(x.abs(), layout.cut, self.kept(layout.size))
         return Sparse(indices, x.gather(1, indices), layout.d)
+
+    def follow(self, value: Tensor, own: Tensor, draw: Draw, layout: Layout, dtype: torch.dtype) -> Followed:
+        """The surrogate moves where a value is kept."""
+        difference = (value - own).to(dtype)
+        check_finite(difference, "The vector to compress")
+        q = self.compress(difference, draw, layout)
+        return q, q.moved(own)
 
 
 @compressors.register("rand_k")
@@ -234,27 +238,14 @@ class rand_k(_Keeps):
         values = x.gather(1, places)
         if self.unbiased:
             share = torch.tensor([[n / min(k, n) for n in layout.lengths]], dtype=x.dtype, device=x.device)
-            values = values * layout.spread(share).expand(1, layout.d)[0, places]
+            values = values * layout.cut.spread(share).expand(1, layout.d)[0, places]
             check_magnitude(values, x.shape[0])
         return Seeded(seed, values, k, layout)
 
 
 def seeded_places(seed: Tensor, k: int, layout: Layout) -> Tensor:
     """(rows, kept): in each block, the ascending places of the k largest random numbers drawn with the row's seed."""
-    rows = []
-    for one in seed.tolist():
-        uniform = keyed_uniform(one, "rand_k", layout.d)
-        if layout.blocks * layout.size > 2 * layout.d:  # padding all tensors to the longest takes too much memory
-            ends = np.cumsum(layout.lengths)
-            parts = [np.sort(np.argpartition(part, -min(k, len(part)))[-k:]) for part in np.split(uniform, ends[:-1])]
-            rows.append(torch.from_numpy(np.concatenate(parts) + np.repeat(ends - layout.lengths, [*map(len, parts)])))
-            continue
-        drawn = layout.split(torch.from_numpy(uniform)[None]).numpy()
-        chosen = np.zeros(drawn.shape, bool)
-        np.put_along_axis(chosen, np.argpartition(drawn, -k, axis=1)[:, -k:], True, axis=1)
-        # A short block is padded with zeros, which are chosen only after all of its coordinates.
-        rows.append(layout.merge(torch.from_numpy(chosen))[0].nonzero()[:, 0])
-    return torch.stack(rows).to(seed.device)
+    return kernels.largest(seeded_uniform(seed, "rand_k", layout.d), layout.cut, k)
 
 
 def index_width(d: int) -> int:

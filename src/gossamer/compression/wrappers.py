@@ -2,11 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
+import torch
 from torch import Tensor
 
-from gossamer.compression.base import Compressor, Message
+from gossamer.compression.base import Compressor, Followed, Message
 from gossamer.compression.layout import Layout
 from gossamer.errors import InputError, check_integer, settle
 from gossamer.registry import compressors
@@ -124,7 +126,19 @@ class blockwise(Compressor):
 
     def compress(self, x: Tensor, draw: Draw, layout: Layout) -> Message:
         """The message of the operator, with one norm per block."""
-        d = layout.d
+        return self.operator.compress(x, draw, self._cut(layout.d))
+
+    def follow(self, value: Tensor, own: Tensor, draw: Draw, layout: Layout, dtype: torch.dtype) -> Followed:
+        """As the operator does, with one norm per block."""
+        return self.operator.follow(value, own, draw, self._cut(layout.d), dtype)
+
+    def _cut(self, d: int) -> Layout:
         if self.tensors and sum(self.tensors) != d:
             raise InputError(f"`tensors` sum to {sum(self.tensors)} coordinates, but the vector has {d}.")
-        return self.operator.compress(x, draw, Layout(d, self._size(d), tuple(self.tensors)))
+        return _blocks(d, self._size(d), tuple(self.tensors))
+
+
+@lru_cache(maxsize=64)
+def _blocks(d: int, size: int, tensors: tuple[int, ...]) -> Layout:
+    """Kept, because the places of many blocks take longer to find than to use."""
+    return Layout(d, size, tensors)

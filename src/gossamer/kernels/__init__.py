@@ -1,12 +1,107 @@
-"""The hot loops of a round. The rest of the library calls only what is here; `reference` is the readable backend."""
+"""The hot loops of a round. The rest of the library calls only what is here; `reference` is the readable backend.
 
+Each loop exists as plain torch and NumPy, which anyone can read, and compiled: by numba for a CPU, by Triton for a GPU.
+The compiled ones are used where they can be, and hold to the reference bit by bit. Without numba or Triton the
+reference runs in their place.
+"""
+
+import contextlib
+import importlib
+import logging
+from collections.abc import Iterator
+from contextvars import ContextVar
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gossamer.kernels import reference
+from gossamer.kernels.blocks import Blocks as Blocks
+from gossamer.kernels.products import combination as combination
+from gossamer.kernels.products import outputs as outputs
+from gossamer.kernels.reference import Dithered as Dithered
 from gossamer.kernels.reference import Mixer as Mixer
 from gossamer.kernels.reference import add_weighted as add_weighted
-from gossamer.kernels.reference import combination as combination
-from gossamer.kernels.reference import dither as dither
-from gossamer.kernels.reference import fill_uniform as fill_uniform
 from gossamer.kernels.reference import move as move
-from gossamer.kernels.reference import outputs as outputs
-from gossamer.kernels.reference import pack as pack
 from gossamer.kernels.reference import packed_size as packed_size
-from gossamer.kernels.reference import unpack as unpack
+from gossamer.kernels.stream import Keys as Keys
+from gossamer.kernels.stream import Stream as Stream
+
+logger = logging.getLogger("gossamer")
+_only_reference: ContextVar[bool] = ContextVar("only_reference", default=False)
+
+
+@contextlib.contextmanager
+def only_reference() -> Iterator[None]:
+    """Have the readable loops run inside, for tests and comparisons."""
+    token = _only_reference.set(True)
+    try:
+        yield
+    finally:
+        _only_reference.reset(token)
+
+
+def backend(device: torch.device) -> Any:
+    """The module whose loops run on a device."""
+    return reference if _only_reference.get() else _compiled(device.type)
+
+
+@cache
+def _compiled(kind: str) -> Any:
+    name, library = {"cpu": ("cpu", "numba"), "cuda": ("cuda", "triton")}.get(kind, ("reference", ""))
+    try:
+        return importlib.import_module(f"gossamer.kernels.{name}")
+    except ImportError as error:
+        logger.info("%s cannot be used (%s): rounds on this %s take several times longer.", library, error, kind)
+        return reference
+
+
+def compile_seconds() -> float:
+    """Seconds spent compiling kernels so far."""
+    module = _compiled("cpu")
+    return 0.0 if module is reference else float(module.seconds())
+
+
+def uniform(stream: Stream, width: int, dtype: torch.dtype) -> Tensor:
+    """(rows, width) numbers in [0, 1), as the stream says."""
+    drawn: Tensor = backend(stream.keys.seeds.device).uniform(stream, width, dtype)
+    return drawn
+
+
+def dither(
+    value: Tensor,
+    own: Tensor | None,
+    stream: Stream,
+    blocks: Blocks,
+    highest: int,
+    tau: float,
+    dtype: torch.dtype,
+    kind: torch.dtype,
+) -> Dithered:
+    """Levels of value - own, and the surrogate moved by them; see `reference.dither`."""
+    levels: Dithered = backend(value.device).dither(value, own, stream, blocks, highest, tau, dtype, kind)
+    return levels
+
+
+def largest(x: Tensor, blocks: Blocks, k: int) -> Tensor:
+    """The places of the k largest numbers of each block; see `reference.largest`."""
+    places: Tensor = backend(x.device).largest(x, blocks, k)
+    return places
+
+
+def make_mixer(w: Any, device: torch.device) -> Mixer:
+    """What multiplies rows by W, a SciPy matrix in compressed rows."""
+    mixer: Mixer = backend(device).Mixer(w, device)
+    return mixer
+
+
+def pack(values: Any, width: int) -> reference.Bytes:
+    """Unsigned integers of a fixed width as bytes; see `reference.pack`."""
+    packed: reference.Bytes = backend(torch.device("cpu")).pack(values, width)
+    return packed
+
+
+def unpack(payload: bytes, count: int, width: int) -> Any:
+    """What `pack` wrote."""
+    return backend(torch.device("cpu")).unpack(payload, count, width)

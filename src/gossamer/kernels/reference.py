@@ -1,10 +1,7 @@
 """The hot loops in plain torch and NumPy: what any faster kernel is held to, bit by bit."""
 
 import warnings
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
-from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -12,27 +9,145 @@ import torch
 from torch import Tensor
 
 from gossamer.errors import CodecError
+from gossamer.kernels.blocks import Blocks
+from gossamer.kernels.stream import BESIDE, Stream, per_group
 
 Bytes = npt.NDArray[np.uint8]
 
-_CHUNK = 1 << 18  # coordinates dithered at once, so that they stay in the cache
-_WORTH_THREADS = 1 << 20  # numbers to draw, above which threads are faster
+LANES = 16
+"""Partial sums of a norm."""
+_SAFE = (1e-280, 1e280)  # sums of squares whose terms neither under- nor overflowed
 
 
-def fill_uniform(keys: Sequence[tuple[int, int]], counter: int, out: np.ndarray[Any, Any]) -> None:
-    """Fill each row of `out` with uniform numbers in [0, 1): Philox with the row's key, from this counter on."""
+def philox(counter: Any, key: Any) -> list[Any]:
+    """Philox4x32-10 (Salmon et al., *Parallel Random Numbers: As Easy as 1, 2, 3*, SC 2011): four words of 32 bits.
 
-    def fill(row: int) -> None:
-        bits = np.random.Philox(key=np.array(keys[row], np.uint64), counter=counter)
-        np.random.Generator(bits).random(out=out[row], dtype=out.dtype.type)
+    `counter` holds four arrays of uint64 below 2^32, `key` two.
+    """
+    (c0, c1, c2, c3), (k0, k1) = counter, key
+    low, shift = np.uint64(0xFFFFFFFF), np.uint64(32)
+    for _ in range(10):
+        p0, p1 = c0 * np.uint64(0xD2511F53), c2 * np.uint64(0xCD9E8D57)
+        c0, c1, c2, c3 = (p1 >> shift) ^ c1 ^ k0, p1 & low, (p0 >> shift) ^ c3 ^ k1, p0 & low
+        k0, k1 = (k0 + np.uint64(0x9E3779B9)) & low, (k1 + np.uint64(0xBB67AE85)) & low
+    return [c0, c1, c2, c3]
 
-    threads = min(torch.get_num_threads(), len(keys)) if out.size >= _WORTH_THREADS else 1
-    if threads > 1:
-        with ThreadPoolExecutor(threads) as pool:  # NumPy releases the interpreter while it draws
-            list(pool.map(fill, range(len(keys))))
+
+def uniform(stream: Stream, width: int, dtype: torch.dtype) -> Tensor:
+    """(rows, width) numbers in [0, 1) of 24 or 53 bits.
+
+    The key is the seed. The counter is (block, round, client, purpose). 16 blocks side by side give four runs of 16
+    float32 numbers, one for each word, or two runs of 16 float64 numbers, one for each pair of words.
+    """
+    seeds, clients = (part.astype(np.uint64)[:, None] for part in stream.keys.arrays)
+    groups = -(-width // per_group(dtype))
+    blocks = np.arange(groups * BESIDE, dtype=np.uint64)[None]
+    fixed = [np.full((1, 1), int(number), np.uint64) for number in (stream.t, stream.purpose)]
+    key = (seeds & np.uint64(0xFFFFFFFF), seeds >> np.uint64(32))
+    words = philox(np.broadcast_arrays(blocks, fixed[0], clients, fixed[1]), key)
+    if dtype == torch.float32:
+        numbers = [(word >> np.uint64(8)).astype(np.float32) * np.float32(2.0**-24) for word in words]
     else:
-        for row in range(len(keys)):
-            fill(row)
+        pairs = ((words[0], words[1]), (words[2], words[3]))
+        numbers = [(a >> np.uint64(5)) * 2.0**-27 + (b >> np.uint64(6)) * 2.0**-53 for a, b in pairs]
+    runs = np.stack([part.reshape(len(seeds), groups, BESIDE) for part in numbers], axis=2)
+    drawn = np.ascontiguousarray(runs.reshape(len(seeds), -1)[:, :width])
+    return torch.from_numpy(drawn).to(stream.keys.seeds.device)
+
+
+class Dithered(NamedTuple):
+    """Vectors rounded at random to multiples of a scale per block."""
+
+    norm: Tensor
+    """(rows, blocks)."""
+    scale: Tensor
+    """(rows, blocks)."""
+    levels: Tensor
+    """(rows, d), integers."""
+    moved: Tensor | None
+    """(rows, d): the surrogate, moved by the message."""
+    is_finite: bool | None = None
+    """Whether all values are finite, where that is known."""
+
+
+def dither(
+    value: Tensor,
+    own: Tensor | None,
+    stream: Stream,
+    blocks: Blocks,
+    highest: int,
+    tau: float,
+    dtype: torch.dtype,
+    kind: torch.dtype,
+) -> Dithered:
+    """On each block of e = value - own: ||e|| / (tau highest) and sign(e) floor(highest |e| / ||e|| + u).
+
+    `kind` is the type of the levels. y + u is never formed, because it may round up to the next integer. A zero block
+    is divided by 1 and stays zero. The reciprocal is not used: 1 / 1e-40 is infinite.
+    """
+    e = (value if own is None else value - own).to(dtype)
+    norm = norms(e, blocks)
+    scale = norm / torch.tensor(tau * highest, dtype=dtype, device=e.device)
+    u = uniform(stream, e.shape[1], dtype)
+    y = e.abs().div_(blocks.spread(norm.where(norm > 0, 1))).mul_(highest)
+    whole = y.floor()
+    whole += y.sub_(whole).add_(u) >= 1
+    levels = whole.clamp_(max=highest).copysign_(e).to(kind)
+    return Dithered(norm, scale, levels, None if own is None else own + levels * blocks.spread(scale))
+
+
+def norms(x: Tensor, blocks: Blocks) -> Tensor:
+    """(rows, blocks): ||x|| of each block, summed in float64 and rounded to the type of x.
+
+    The j-th coordinate of a block is added to lane j modulo 16, and the lanes are then added in pairs.
+    """
+    out = torch.empty(x.shape[0], len(blocks.lengths), dtype=x.dtype, device=x.device)
+    for first, count, begin in blocks.runs:
+        length = blocks.lengths[first]
+        parts = x[:, begin : begin + count * length].reshape(-1, length).double()
+        total, largest = _squares(parts), torch.ones(len(parts), dtype=torch.float64, device=x.device)
+        doubtful = ~((total > _SAFE[0]) & (total < _SAFE[1]))
+        if x.dtype == torch.float64 and doubtful.any():
+            peak = parts.abs().amax(dim=1)
+            largest = peak.where(doubtful & (peak > 0) & (peak < torch.inf), 1)
+            total = total.where(largest == 1, _squares(parts / largest[:, None]))
+        out[:, first : first + count] = (_root(total) * largest).view(len(x), count)
+    return out
+
+
+def _squares(x: Tensor) -> Tensor:
+    """Sums of squares of the rows by 16 lanes."""
+    padded = torch.nn.functional.pad(x.square(), (0, -x.shape[1] % LANES)).view(len(x), -1, LANES)
+    if padded.is_cuda:
+        return padded.sum(dim=(1, 2))
+    lanes = np.add.reduce(padded.numpy(), axis=1)  # one after another: only sums along the last axis go in pairs
+    while lanes.shape[1] > 1:
+        half = lanes.shape[1] // 2
+        lanes = lanes[:, :half] + lanes[:, half:]
+    return torch.from_numpy(lanes[:, 0])
+
+
+def _root(x: Tensor) -> Tensor:
+    """Rounded to the nearest, which the root of torch is not always."""
+    return x.sqrt() if x.is_cuda else torch.from_numpy(np.sqrt(x.numpy()))
+
+
+def largest(x: Tensor, blocks: Blocks, k: int) -> Tensor:
+    """(rows, kept): the ascending places of the k largest numbers of each block, or of all of a shorter block.
+
+    Of equal numbers the first are taken. No number is below zero.
+    """
+    taken = torch.zeros(x.shape, dtype=torch.bool, device=x.device)
+    for first, count, begin in blocks.runs:
+        length = blocks.lengths[first]
+        parts = x[:, begin : begin + count * length].reshape(-1, length)
+        # torch.topk breaks ties arbitrarily, so it gives only the k-th largest number.
+        threshold = parts.topk(min(k, length), dim=1).values[:, -1:]
+        above, equal = parts > threshold, parts == threshold
+        room = min(k, length) - above.sum(dim=1, keepdim=True)
+        chosen = above | (equal & (equal.cumsum(dim=1) <= room))
+        taken[:, begin : begin + count * length] = chosen.view(len(x), -1)
+    return taken.nonzero()[:, 1].view(len(x), -1)
 
 
 def move(own: Tensor, q: Tensor, a: float = 1.0) -> Tensor:
@@ -73,6 +188,14 @@ class Mixer:
             sums = [self.w @ one.double() for one in rows]
         return sums[0] if len(sums) == 1 else torch.cat(sums)
 
+    def add(self, mixed: Tensor, q: Tensor, a: float = 1.0) -> Tensor:
+        """H W + a Q W."""
+        return move(mixed, self(q), a)
+
+    def add_levels(self, mixed: Tensor, scale: Tensor, levels: Tensor, blocks: Blocks, a: float = 1.0) -> Tensor:
+        """The same for Q = scale times levels, without Q."""
+        return self.add(mixed, levels * blocks.spread(scale), a)
+
 
 def _csr(w: Any, device: torch.device) -> Tensor:
     """A SciPy matrix in compressed rows as a tensor."""
@@ -83,52 +206,6 @@ def _csr(w: Any, device: torch.device) -> Tensor:
         return torch.sparse_csr_tensor(
             indptr, indices, torch.from_numpy(w.data), size=w.shape, device=device, check_invariants=True
         )
-
-
-def dither(x: Tensor, u: Tensor, divisor: Tensor, highest: int, out: Tensor) -> None:
-    """out = sign(x) floor(highest |x| / divisor + u), at most `highest`; y + u is never formed, as it may round up."""
-    step = max(1, x.shape[1] if x.is_cuda else _CHUNK // x.shape[0])
-    for at in range(0, x.shape[1], step):
-        part = slice(at, at + step)
-        y = x[:, part].abs().div_(divisor if divisor.shape[1] == 1 else divisor[:, part]).mul_(highest)
-        whole = y.floor()
-        whole += y.sub_(whole).add_(u[:, part]) >= 1
-        out[:, part] = whole.clamp_(max=highest).copysign_(x[:, part])
-
-
-# Products of models and data rows. A BLAS picks its order of sums by the number of matrices, their alignment in memory
-# and its threads. The gradient of a client would then depend on how many clients and seeds share a call, and a dithered
-# compressor amplifies the difference. So a product with one output is a plain sum in a fixed order (`einsum`). One with
-# several is one matrix product per client, by NumPy's BLAS on one thread. On a GPU, torch computes both.
-
-
-def outputs(x: Tensor, a: Tensor) -> Tensor:
-    """z[r, o, b] = sum_f x[r, o, f] a[r, b, f]: the outputs of each row of data."""
-    if x.is_cuda:
-        return x @ a.mT
-    return _product("rof,rbf->rob", x.numpy(), a.numpy(), a.numpy().swapaxes(1, 2))
-
-
-def combination(p: Tensor, a: Tensor) -> Tensor:
-    """g[r, o, f] = sum_b p[r, o, b] a[r, b, f]: the weighted sum of the rows of data."""
-    if p.is_cuda:
-        return p @ a
-    return _product("rob,rbf->rof", p.numpy(), a.numpy(), a.numpy())
-
-
-def _product(subscripts: str, left: Any, right: Any, as_matrices: Any) -> Tensor:
-    if 1 in (left.shape[1], right.shape[1]):  # a BLAS sums vectors in an order that depends on alignment
-        return torch.from_numpy(np.einsum(subscripts, left, right, optimize=False))
-    with _blas().limit(limits=1):
-        return torch.from_numpy(np.matmul(left, as_matrices))
-
-
-@cache
-def _blas() -> Any:
-    """The controller of NumPy's BLAS; cached because finding it takes milliseconds."""
-    from threadpoolctl import ThreadpoolController
-
-    return ThreadpoolController().select(internal_api="openblas")
 
 
 # Bit packing: unsigned integers of a fixed width, one after another, lowest bit first.
@@ -149,13 +226,18 @@ def pack(values: npt.NDArray[np.integer], width: int) -> Bytes:
 
 def unpack(payload: bytes, count: int, width: int) -> npt.NDArray[np.integer]:
     """Read the `count` values that `pack` wrote. Padding bits must be zero, so that every message has one encoding."""
-    if len(payload) != packed_size(count, width):
-        raise CodecError(f"{count} values of {width} bits take {packed_size(count, width)} bytes, got {len(payload)}.")
-    if count * width % 8 and payload[-1] >> (count * width % 8):
-        raise CodecError("The padding after the last value is not zero.")
+    check_packed(payload, count, width)
     bits = np.unpackbits(np.frombuffer(payload, np.uint8), count=count * width, bitorder="little")
     kind = np.dtype("u1" if width <= 8 else "<u8")
     octets = np.zeros((count, 8 * kind.itemsize), np.uint8)
     octets[:, :width] = bits.reshape(count, width)
     flat = np.packbits(octets, axis=1, bitorder="little").view(kind)[:, 0]
     return flat if width <= 8 else flat.astype(np.int64)
+
+
+def check_packed(payload: bytes, count: int, width: int) -> None:
+    """Refuse bytes that `pack` never writes."""
+    if len(payload) != packed_size(count, width):
+        raise CodecError(f"{count} values of {width} bits take {packed_size(count, width)} bytes, got {len(payload)}.")
+    if count * width % 8 and payload[-1] >> (count * width % 8):
+        raise CodecError("The padding after the last value is not zero.")

@@ -8,10 +8,9 @@ from torch import Tensor
 from gossamer.algorithms.base import Algorithm, State, map_state
 from gossamer.algorithms.surrogate import Outgoing
 from gossamer.compression.base import Codec
-from gossamer.kernels import Mixer
 from gossamer.problems.base import Problem
 from gossamer.records.checkpoint import Checkpoint, under
-from gossamer.runtime.exchange.rows import MakeMixer, RowExchange, network_of
+from gossamer.runtime.exchange.rows import RowExchange, network_of
 from gossamer.runtime.exchange.traffic import Traffic
 from gossamer.runtime.oracle import BatchOracle
 from gossamer.runtime.session import Ahead, Driven, Session
@@ -43,11 +42,10 @@ class Simulation(Driven):
         x0: X0 = None,
         codec: Codec = "fixed",
         counts: bool = True,
-        mixer: MakeMixer = Mixer,
     ) -> None:
         self.problem, self.mixing, self.batch_size = problem, network_of(method, mixing), batch_size
         streams = Streams(seeds, range(problem.clients), problem.device)
-        self.exchange = RowExchange(self.mixing, problem.device, mixer)
+        self.exchange = RowExchange(self.mixing, problem.device)
         self.session = Session(method, self.exchange, streams, starting_models(x0, problem, streams))
         self.traffic, self._counts = Traffic(self.mixing, seeds, codec), counts
         self.buffers = problem.new_buffers(len(seeds) * problem.clients)

@@ -126,12 +126,6 @@ class _Quadratics(Problem):
         return _Quadratics(self.curvature[places], self.centres[places])
 
 
-def _together(w: Any, device: torch.device) -> Callable[[Tensor], Tensor]:
-    """W times the rows of all lanes in one product: the simulator's own goes seed by seed, which is slow for many."""
-    dense = torch.from_numpy(w.toarray()).to(device)
-    return lambda q: (dense @ q.view(-1, len(dense), q.shape[1])).view(q.shape)
-
-
 @dataclass(frozen=True)
 class SharedRandK(Compressor):
     """rand_k with its very draws, made once for all lanes of a seed: rand_k itself makes them row by row."""
@@ -214,7 +208,7 @@ def sweep(
         torch.stack([lane.problem.centres(lane.G) for lane in lanes]),
     )
     settings = [steps for world in worlds for steps in world.settings]
-    sim = _Lanes(method, problem, mixing, settings, [lane.seed for lane in lanes], mixer=_together)
+    sim = _Lanes(method, problem, mixing, settings, [lane.seed for lane in lanes])
     sums = torch.zeros(len(lanes), dtype=torch.float64)
     lost = torch.zeros(len(lanes), dtype=torch.bool)
     worst = _LOST * sim.squared_norms().max()

@@ -106,14 +106,14 @@ class EdgeSurrogate:
         """After what is under way has arrived."""
         if self.arriving is None:
             return self
-        return replace(self, heard=move(self.heard, self.arriving.sum(), self.arriving.a), arriving=None)
+        return replace(self, heard=move(self.heard, self.arriving.heard(), self.arriving.a), arriving=None)
 
     def estimate(self) -> "EdgeSurrogate":
         """With the whole of the message under way, at both ends."""
         if self.arriving is None:
             return self
         sent = self.sent if self.arriving.own is None else self.arriving.own
-        return replace(self, sent=sent, heard=move(self.heard, self.arriving.sum()), arriving=None)
+        return replace(self, sent=sent, heard=move(self.heard, self.arriving.heard()), arriving=None)
 
 
 def per_edge(state: State, edges: Edges) -> State:

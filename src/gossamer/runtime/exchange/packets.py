@@ -12,7 +12,7 @@ from gossamer.algorithms.surrogate import Outgoing, Slots
 from gossamer.compression import packet
 from gossamer.compression.base import Codec, Message
 from gossamer.errors import CodecError
-from gossamer.kernels import add_weighted
+from gossamer.kernels import add_weighted, move
 from gossamer.runtime.exchange.edges import Edges, per_edge
 from gossamer.runtime.transport.base import Transport, failed
 from gossamer.topology import MixingMatrix
@@ -183,6 +183,10 @@ class _Pending:
         if self._sums is None:
             self._sums = self._exchange.collect(self._sent)
         return self._sums
+
+    def add(self, number: int, mixed: Tensor, a: float) -> Tensor:
+        """H W + a Q W."""
+        return move(mixed, self.wait()[number], a)
 
 
 class Growth:

@@ -1,16 +1,12 @@
 """The exchange of the simulator: all clients are rows of one tensor, and W is applied by a matrix product."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
-
 import torch
 from torch import Tensor
 
 from gossamer.algorithms.base import Algorithm, State
 from gossamer.algorithms.surrogate import Outgoing, Slots
 from gossamer.compression.base import Message
-from gossamer.kernels import Mixer
+from gossamer.kernels import Mixer, make_mixer
 from gossamer.runtime.exchange.edges import Edges, per_edge
 from gossamer.topology import MixingMatrix, complete, mixing_matrix
 from gossamer.topology.schedule import Mixing
@@ -23,31 +19,43 @@ def network_of(method: Algorithm, mixing: Mixing) -> Mixing:
     return mixing_matrix(complete(mixing.clients), "metropolis")
 
 
-@dataclass(frozen=True)
 class Arrived:
-    """An exchange that is over."""
+    """An exchange that is over: the sums are formed when they are asked for."""
 
-    sums: tuple[Tensor, ...]
+    def __init__(self, exchange: "RowExchange", messages: tuple[Outgoing | None, ...]) -> None:
+        self._messages, self._mixer = messages, exchange.mixer()
+        self._sums = {number: exchange.zero for number, message in enumerate(messages) if message is None}
+        for number, message in enumerate(messages):
+            if isinstance(message, Slots):
+                self._sums[number] = exchange.swap(message)
 
     def wait(self) -> tuple[Tensor, ...]:
         """Nothing to wait for."""
-        return self.sums
+        return tuple(self._sum(number) for number in range(len(self._messages)))
 
+    def add(self, number: int, mixed: Tensor, a: float) -> Tensor:
+        """H W + a Q W."""
+        message = self._messages[number]
+        assert isinstance(message, Message)
+        return message.add_to(mixed, self._mixer, a)
 
-MakeMixer = Callable[[Any, torch.device], Callable[[Tensor], Tensor]]
-"""Given W in compressed rows and a device, returns the function that multiplies rows by W."""
+    def _sum(self, number: int) -> Tensor:
+        message = self._messages[number]
+        if number not in self._sums and isinstance(message, Message):
+            self._sums[number] = self._mixer(message.dense())
+        return self._sums[number]
 
 
 class RowExchange:
     """W_t times the rows of all clients, seed by seed."""
 
-    def __init__(self, mixing: Mixing, device: torch.device, mixer: MakeMixer = Mixer) -> None:
+    def __init__(self, mixing: Mixing, device: torch.device) -> None:
         self.mixing, self.device, self.rho = mixing, device, mixing.rho
         self.packets: list[tuple[Outgoing, ...]] = []
         """What was sent in the round under way: one entry per exchange."""
         self.edges = None if isinstance(mixing, MixingMatrix) else Edges(mixing, range(mixing.clients), device)
-        self._make, self._mixers = mixer, dict[int, Callable[[Tensor], Tensor]]()
-        self._zero = torch.zeros((), dtype=torch.float64, device=device)
+        self._mixers = dict[int, Mixer]()
+        self.zero = torch.zeros((), dtype=torch.float64, device=device)
         self._t = 0
 
     def begin(self, t: int) -> None:
@@ -65,17 +73,20 @@ class RowExchange:
         sent = tuple(message for message in messages if message is not None)
         if sent:
             self.packets.append(sent)
-        return Arrived(tuple(self._zero if message is None else self._arrive(message) for message in messages))
+        return Arrived(self, messages)
+
+    def mixer(self) -> Mixer:
+        """What multiplies rows by W_t."""
+        w = self.mixing.at(self._t)
+        if id(w) not in self._mixers:
+            self._mixers[id(w)] = make_mixer(w.sparse, self.device)
+        return self._mixers[id(w)]
 
     def mix(self, x: Tensor) -> Tensor:
         """X W_t."""
-        w = self.mixing.at(self._t)
-        if id(w) not in self._mixers:
-            self._mixers[id(w)] = self._make(w.sparse, self.device)
-        return self._mixers[id(w)](x)
+        return self.mixer()(x)
 
-    def _arrive(self, message: Message | Slots) -> Tensor:
-        if isinstance(message, Slots):
-            assert self.edges is not None
-            return self.edges.swap(torch.stack([one.dense() for one in message.messages], dim=1))
-        return self.mix(message.dense())
+    def swap(self, slots: Slots) -> Tensor:
+        """Each neighbour's message, over the edges of this round."""
+        assert self.edges is not None
+        return self.edges.swap(torch.stack([one.dense() for one in slots.messages], dim=1))

@@ -12,9 +12,7 @@ from torch import Tensor
 from gossamer.algorithms.base import Algorithm
 from gossamer.algorithms.schedules import Schedule
 from gossamer.errors import NonFiniteError, settle
-from gossamer.kernels import Mixer
 from gossamer.problems.base import Problem
-from gossamer.runtime.exchange.rows import MakeMixer
 from gossamer.runtime.simulation import Simulation
 from gossamer.runtime.start import X0
 from gossamer.topology import MixingMatrix
@@ -41,10 +39,9 @@ class Candidates(Simulation):
         seed: int | Sequence[int] = 0,
         batch_size: int | None = None,
         x0: X0 = None,
-        mixer: MakeMixer = Mixer,
     ) -> None:
         seeds = [seed] * len(settings) if isinstance(seed, int) else seed
-        super().__init__(method, problem, mixing, seeds, batch_size, x0, counts=False, mixer=mixer)
+        super().__init__(method, problem, mixing, seeds, batch_size, x0, counts=False)
         self.settings = list(settings)
         self.alive = list(range(len(settings)))
         """Which of the candidates the rows belong to, in their order."""

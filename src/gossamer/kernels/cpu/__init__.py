@@ -1,0 +1,10 @@
+"""The hot loops compiled by numba. `reference` says what each computes; tests hold the two together bit by bit."""
+
+from gossamer.kernels.compile import seconds
+from gossamer.kernels.cpu.dither import dither
+from gossamer.kernels.cpu.mixer import Mixer
+from gossamer.kernels.cpu.packing import pack, unpack
+from gossamer.kernels.cpu.philox import uniform
+from gossamer.kernels.cpu.selection import largest
+
+__all__ = ["Mixer", "dither", "largest", "pack", "seconds", "uniform", "unpack"]

@@ -1,0 +1,94 @@
+"""W times rows on a CPU, from values or from the symbols of a message."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gossamer.kernels import reference
+from gossamer.kernels.blocks import Blocks
+from gossamer.kernels.buffers import empty
+from gossamer.kernels.compile import jit
+from gossamer.kernels.pool import split
+
+Array = np.ndarray[Any, Any]
+
+_CHUNK = 2048  # coordinates at once: their sums stay in the first cache
+_NO_ENDS = np.empty(0, np.int64)
+
+
+@jit()
+def _add_scaled(sums: Any, q: Any, s: Any, w: float) -> None:
+    if s is None:
+        for j in range(len(q)):
+            sums[j] += w * np.float64(q[j])
+    else:
+        for j in range(len(q)):
+            sums[j] += w * np.float64(s.dtype.type(q[j]) * s[0])
+
+
+@jit()
+def _add_sums(mixed: Any, sums: Any, a: float, out: Any) -> None:
+    if mixed is None:
+        out[:] = sums
+    elif a == 1.0:
+        for j in range(len(out)):
+            out[j] = mixed[j] + sums[j]
+    else:
+        for j in range(len(out)):
+            out[j] = mixed[j] + a * sums[j]
+
+
+@jit()
+def _add_rows(
+    indptr: Any, indices: Any, weights: Any, q: Any, scale: Any, ends: Any, mixed: Any, a: Any, out: Any, begin: int,
+    end: int,
+) -> None:  # fmt: skip
+    """mixed + a W q for some rows; q is `scale` times q where there is a scale, and there may be no `mixed`."""
+    n, d, sums = len(indptr) - 1, q.shape[1], np.empty(_CHUNK, np.float64)
+    for i in range(begin, end):
+        first = i // n * n
+        for start in range(0, d, _CHUNK):
+            stop = min(d, start + _CHUNK)
+            sums[: stop - start] = 0.0
+            for k in range(indptr[i - first], indptr[i - first + 1]):
+                row, w = first + indices[k], weights[k]
+                if scale is None:
+                    _add_scaled(sums, q[row, start:stop], None, w)
+                else:
+                    b, low = np.searchsorted(ends, start, "right"), start
+                    while low < stop:
+                        high = min(stop, ends[b])
+                        _add_scaled(sums[low - start : high - start], q[row, low:high], scale[row, b : b + 1], w)
+                        low = high
+                        b += 1
+            _add_sums(None if mixed is None else mixed[i, start:stop], sums[: stop - start], a, out[i, start:stop])
+
+
+class Mixer(reference.Mixer):
+    """W times rows: see `reference.Mixer`."""
+
+    def __init__(self, w: Any, device: torch.device) -> None:
+        super().__init__(w, device)
+        self._parts = self.w.indptr.astype(np.int64), self.w.indices.astype(np.int64), self.w.data.astype(np.float64)
+
+    def __call__(self, q: Tensor) -> Tensor:
+        """Sum_j w_ij q_j for each row i."""
+        return self._add(None, q, None, _NO_ENDS, 1.0)
+
+    def add(self, mixed: Tensor, q: Tensor, a: float = 1.0) -> Tensor:
+        """H W + a Q W."""
+        return self._add(mixed, q, None, _NO_ENDS, a)
+
+    def add_levels(self, mixed: Tensor, scale: Tensor, levels: Tensor, blocks: Blocks, a: float = 1.0) -> Tensor:
+        """The same for Q = scale times levels, without Q."""
+        return self._add(mixed, levels, scale, blocks.ends, a)
+
+    def _add(self, mixed: Tensor | None, q: Tensor, scale: Tensor | None, ends: Array, a: float) -> Tensor:
+        symbols = q.numpy()
+        out, to = empty(symbols.shape, torch.float64 if mixed is None else mixed.dtype)
+        s, before = None if scale is None else scale.numpy(), None if mixed is None else mixed.numpy()
+        given = *self._parts, symbols, s, ends, before, float(a), to
+        split(len(symbols), symbols.size, lambda begin, end: _add_rows(*given, begin, end))
+        return out

@@ -1,0 +1,66 @@
+"""The largest numbers of a row on a CPU."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gossamer.kernels.blocks import Blocks
+from gossamer.kernels.buffers import empty
+from gossamer.kernels.compile import jit
+from gossamer.kernels.pool import split
+
+
+@jit()
+def _kth(x: Any, k: int) -> Any:
+    """The k-th largest number, k from 1 on; x is put in another order."""
+    low, high, at = 0, len(x) - 1, len(x) - k
+    while low < high:
+        pivot = x[(low + high) // 2]
+        i, j = low, high
+        while i <= j:
+            while x[i] < pivot:
+                i += 1
+            while x[j] > pivot:
+                j -= 1
+            if i <= j:
+                x[i], x[j] = x[j], x[i]
+                i += 1
+                j -= 1
+        if at <= j:
+            high = j
+        elif at >= i:
+            low = i
+        else:
+            break
+    return x[at]
+
+
+@jit()
+def _largest_rows(x: Any, ends: Any, k: int, out: Any, begin: int, end: int) -> None:
+    spare = np.empty(x.shape[1], x.dtype)
+    for i in range(begin, end):
+        low = at = 0
+        for b in range(len(ends)):
+            high = ends[b]
+            kept = min(k, high - low)
+            spare[: high - low] = x[i, low:high]
+            threshold, above = _kth(spare[: high - low], kept), 0
+            for j in range(low, high):
+                above += x[i, j] > threshold
+            room = kept - above
+            for j in range(low, high):
+                if x[i, j] > threshold or (x[i, j] == threshold and room > 0):
+                    room -= x[i, j] == threshold
+                    out[i, at] = j
+                    at += 1
+            low = high
+
+
+def largest(x: Tensor, blocks: Blocks, k: int) -> Tensor:
+    """The places of the k largest numbers of each block: see `reference.largest`."""
+    numbers = x.numpy()
+    out, places = empty((len(numbers), sum(min(k, length) for length in blocks.lengths)), torch.int64)
+    split(len(numbers), numbers.size, lambda begin, end: _largest_rows(numbers, blocks.ends, k, places, begin, end))
+    return out
