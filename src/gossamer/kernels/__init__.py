@@ -51,6 +51,7 @@ def backend(device: torch.device) -> Any:
 def _compiled(kind: str) -> Any:
     name, library = {"cpu": ("cpu", "numba"), "cuda": ("cuda", "triton")}.get(kind, ("reference", ""))
     try:
+        importlib.import_module(library or "torch")
         return importlib.import_module(f"gossamer.kernels.{name}")
     except ImportError as error:
         logger.info("%s cannot be used (%s): rounds on this %s take several times longer.", library, error, kind)
@@ -100,6 +101,14 @@ def pack(values: Any, width: int) -> reference.Bytes:
     """Unsigned integers of a fixed width as bytes; see `reference.pack`."""
     packed: reference.Bytes = backend(torch.device("cpu")).pack(values, width)
     return packed
+
+
+def pack_rows(values: Tensor, shift: int, width: int) -> reference.Bytes:
+    """As `pack`, for values + shift. On a GPU they are packed before they cross to the host."""
+    if values.is_cuda and hasattr(backend(values.device), "pack_rows"):
+        packed: reference.Bytes = backend(values.device).pack_rows(values, shift, width).cpu().numpy()
+        return packed
+    return pack(values.cpu().numpy() + shift, width)
 
 
 def unpack(payload: bytes, count: int, width: int) -> Any:
