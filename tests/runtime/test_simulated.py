@@ -17,7 +17,7 @@ import pytest
 import torch
 
 import gossamer as gs
-from gossamer.compression.base import checking_later
+from gossamer.compression.base import DeferredCheck, checking_later
 from gossamer.errors import NonFiniteError, RunError
 from gossamer.kernels import Mixer
 from gossamer.records import checkpoint
@@ -443,7 +443,7 @@ def test_magnitudes_checked_after_the_round_find_the_same(
     problem, mixing = gs.quadratic(clients=6, d=4), gs.mixing_matrix(gs.ring(6))
     method = gs.BEER(lr=50.0, gamma=1.0, compressor=compressor)
     at_once = gs.simulate(method, problem, mixing, rounds=400)
-    monkeypatch.setattr(session, "checking_later", lambda _: checking_later())
+    monkeypatch.setattr(session, "_is_slow_to_ask", lambda _: True)
     later = gs.simulate(method, problem, mixing, rounds=400)
     assert at_once.diverged
     assert later.diverged == at_once.diverged
@@ -454,7 +454,8 @@ def test_what_is_checked_later_is_refused_in_the_same_words() -> None:
     x = torch.tensor([[1.0, 2.0], [float("nan"), 1.0]])
     with pytest.raises(NonFiniteError) as at_once:
         gs.gsgd(5)(x, seed=0)
-    with checking_later() as doubts:
+    doubts: list[DeferredCheck] = []
+    with checking_later(doubts):
         gs.gsgd(5)(x, seed=0)
     ((total, refuse),) = doubts
     assert not torch.isfinite(total)

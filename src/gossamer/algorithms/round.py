@@ -12,6 +12,7 @@ from gossamer.compression.base import Compressor, Followed, Message
 from gossamer.compression.dense import identity
 from gossamer.compression.layout import Layout
 from gossamer.errors import InputError
+from gossamer.kernels import tensors
 from gossamer.streams import Draw
 
 
@@ -115,7 +116,9 @@ class Round:
             where: Given value - H, says which rows speak; the others send an empty message.
         """
         followed: list[tuple[Surrogate, Outgoing | None, Tensor | None]] = []
-        for surrogate, value in pairs:
+        values = iter(tensors(*(value for _, value in pairs if value is not None)))
+        for surrogate, given in pairs:
+            value = None if given is None else next(values)
             if value is None:
                 followed.append((surrogate, None, None))
                 continue
@@ -142,15 +145,15 @@ class Round:
 
     def compress(self, compressor: Compressor, z: Tensor, name: str) -> Message:
         """C(z), in the models' type. The name keys its randomness: a random compressor needs one for each call."""
-        z = z.to(self.dtype)
+        z = tensors(z)[0].to(self.dtype)
         message = compressor(z, self.random(name))
         self._measure(message, z)
         return message
 
     def follow(self, compressor: Compressor, value: Tensor, own: Tensor, name: str) -> Followed:
         """Q = C(value - own) in the models' type, and own + Q."""
-        d = value.shape[1]
-        message, moved = compressor.follow(value, own, self.random(name), Layout(d, d), self.dtype)
+        layout = Layout.whole(value.shape[1])
+        message, moved = compressor.follow(value, own, self.random(name), layout, self.dtype)
         if self.errors is not None:
             self._measure(message, (value - own).to(self.dtype))
         return message, moved

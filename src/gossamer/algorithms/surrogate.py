@@ -14,7 +14,7 @@ from torch import Tensor
 from gossamer.compression.base import Compressor, Message
 from gossamer.compression.partial import Partial
 from gossamer.errors import InputError
-from gossamer.kernels import move
+from gossamer.kernels import move, subtract
 
 if TYPE_CHECKING:
     from gossamer.algorithms.round import Round
@@ -82,7 +82,7 @@ class Surrogate:
     def pull(self) -> Tensor:
         """H (W - I): towards what the neighbours have."""
         self._check_here()
-        return self.mixed - self.own
+        return subtract(self.mixed, self.own)
 
     def follow(
         self, value: Tensor, round: "Round", compressor: Compressor, a: float, where: Speaks | None

@@ -225,7 +225,7 @@ class Compressor(ABC):
             if seed is None and not self.is_deterministic:
                 raise InputError(f"{self} is random: pass `seed=`, for example seed=0.")
             draw = Streams([0 if seed is None else seed], range(x.shape[0]), x.device).at(0, "compress")
-        return self.compress(x, draw, Layout(x.shape[1], x.shape[1]))
+        return self.compress(x, draw, Layout.whole(x.shape[1]))
 
 
 def contraction(compressor: Compressor, d: int, omega: float) -> float:
@@ -251,12 +251,11 @@ def check_magnitude(sizes: Tensor, rows: int, x: Callable[[], Tensor] | None = N
 
 
 @contextlib.contextmanager
-def checking_later(enabled: bool = True) -> Iterator[list[DeferredCheck]]:
+def checking_later(checks: list[DeferredCheck]) -> Iterator[None]:
     """Collect the checks of magnitudes instead of running them, which would wait for the GPU at every message."""
-    checks: list[DeferredCheck] = []
-    token = _deferred.set(checks if enabled else None)
+    token = _deferred.set(checks)
     try:
-        yield checks
+        yield
     finally:
         _deferred.reset(token)
 

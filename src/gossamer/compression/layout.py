@@ -1,7 +1,7 @@
 """Blocks of coordinates that share a norm."""
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 import torch
@@ -68,6 +68,12 @@ class Layout:
     def cut(self) -> Blocks:
         """The blocks as kernels take them."""
         return Blocks(self.lengths)
+
+    @staticmethod
+    @lru_cache(maxsize=64)
+    def whole(d: int) -> "Layout":
+        """All coordinates as one block."""
+        return Layout(d, d)
 
     def head(self) -> bytes:
         """The bytes that describe the layout to a receiver that knows d: one byte for a single block."""

@@ -18,6 +18,9 @@ from torch import Tensor
 
 from gossamer.kernels import reference
 from gossamer.kernels.blocks import Blocks as Blocks
+from gossamer.kernels.lines import Line as Line
+from gossamer.kernels.lines import subtract as subtract
+from gossamer.kernels.lines import tensors as tensors
 from gossamer.kernels.products import combination as combination
 from gossamer.kernels.products import outputs as outputs
 from gossamer.kernels.reference import Dithered as Dithered
@@ -56,6 +59,14 @@ def _compiled(kind: str) -> Any:
     except ImportError as error:
         logger.info("%s cannot be used (%s): rounds on this %s take several times longer.", library, error, kind)
         return reference
+
+
+_LINES_FROM = 1 << 15  # numbers from which lines are computed in one pass on a CPU
+
+
+def has_lines(x: Tensor) -> bool:
+    """Whether lines of tensors like x are worth computing in one pass."""
+    return (x.is_cuda or x.numel() >= _LINES_FROM) and backend(x.device) is not reference
 
 
 def compile_seconds() -> float:

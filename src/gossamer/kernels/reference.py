@@ -10,6 +10,7 @@ from torch import Tensor
 
 from gossamer.errors import CodecError
 from gossamer.kernels.blocks import Blocks
+from gossamer.kernels.lines import Program
 from gossamer.kernels.stream import BESIDE, Stream, per_group
 
 Bytes = npt.NDArray[np.uint8]
@@ -206,6 +207,23 @@ def _csr(w: Any, device: torch.device) -> Tensor:
         return torch.sparse_csr_tensor(
             indptr, indices, torch.from_numpy(w.data), size=w.shape, device=device, check_invariants=True
         )
+
+
+def lines(program: Program) -> list[Tensor]:
+    """The outputs of a program, one operation after another."""
+    values: list[Any] = []
+    for op in program.ops:
+        if op.name == "load":
+            values.append(program.tensors[op.a])
+        elif op.name == "column":
+            values.append(program.columns[op.a])
+        elif op.name == "scalar":
+            values.append(program.scalars[op.a])
+        elif op.name == "to":
+            values.append(values[op.a].to(torch.float32 if op.is_single else torch.float64))
+        else:
+            values.append(getattr(torch, op.name)(torch.as_tensor(values[op.a]), torch.as_tensor(values[op.b])))
+    return [values[k] for k in program.outputs]
 
 
 # Bit packing: unsigned integers of a fixed width, one after another, lowest bit first.

@@ -1,6 +1,8 @@
 """A method under way: its state, the round it is in, and how it is saved."""
 
+import math
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import fields, is_dataclass, replace
 from typing import Any, NamedTuple, Protocol
 
@@ -9,8 +11,9 @@ from torch import Tensor
 
 from gossamer.algorithms.base import Algorithm, State, map_state
 from gossamer.algorithms.round import Exchange, Oracle, Round
-from gossamer.compression.base import checking_later
+from gossamer.compression.base import DeferredCheck, checking_later
 from gossamer.errors import DataError, NonFiniteError
+from gossamer.kernels import Line, tensors
 from gossamer.streams import Streams
 
 
@@ -57,10 +60,14 @@ class Session:
             rho=self.exchange.rho,
             errors=errors,
         )
-        with checking_later(self.state.x.is_cuda) as doubts:
-            state = self.method.step(self.state, round)
+        doubts: list[DeferredCheck] = []
+        with checking_later(doubts) if _is_slow_to_ask(self.state.x) else nullcontext():
+            state = _computed(self.method.step(self.state, round))
+        total = state.x.sum()
+        if doubts:
+            total = torch.stack([total, *(doubt.to(total) for doubt, _ in doubts)]).sum()
         # One number to look at; the rows are looked for only when it is bad.
-        if not torch.isfinite(torch.stack([state.x.sum(), *(total.to(state.x) for total, _ in doubts)]).sum()):
+        if not math.isfinite(total.item()):
             for _, refuse in doubts:
                 refuse()
             bad = (~torch.isfinite(state.x).all(dim=1)).nonzero()[:, 0].tolist()
@@ -135,6 +142,17 @@ class Driven:
     @state.setter
     def state(self, state: State) -> None:
         self.session.state = state
+
+
+def _is_slow_to_ask(x: Tensor) -> bool:
+    """Whether looking at a number makes the program wait for the device."""
+    return x.is_cuda
+
+
+def _computed(state: State) -> State:
+    """The state with its lines as tensors."""
+    waiting = {name: value for name, value in vars(state).items() if isinstance(value, Line)}
+    return replace(state, **dict(zip(waiting, tensors(*waiting.values()), strict=True))) if waiting else state
 
 
 def _parts(state: State) -> list[tuple[str, Any]]:

@@ -2,9 +2,10 @@
 
 from gossamer.kernels.compile import seconds
 from gossamer.kernels.cpu.dither import dither
+from gossamer.kernels.cpu.expression import lines
 from gossamer.kernels.cpu.mixer import Mixer
 from gossamer.kernels.cpu.packing import pack, unpack
 from gossamer.kernels.cpu.philox import uniform
 from gossamer.kernels.cpu.selection import largest
 
-__all__ = ["Mixer", "dither", "largest", "pack", "seconds", "uniform", "unpack"]
+__all__ = ["Mixer", "dither", "largest", "lines", "pack", "seconds", "uniform", "unpack"]

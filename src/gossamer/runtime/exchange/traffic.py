@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from gossamer.algorithms.surrogate import Outgoing, Slots
 from gossamer.compression import packet
@@ -24,7 +23,7 @@ class Traffic:
         self.bits_total = dict.fromkeys(seeds, 0)
         self._mixing = mixing
         self._degrees = mixing.degrees if isinstance(mixing, MixingMatrix) else None
-        self._fixed: dict[Any, npt.NDArray[np.int64]] = {}
+        self._known: dict[Any, list[tuple[int, ...]]] = {}
 
     def count(self, messages: Sequence[Outgoing], t: int, seeds: Sequence[int]) -> None:
         """Add one exchange of round t."""
@@ -37,14 +36,26 @@ class Traffic:
             self._count_slots([one for one in messages if isinstance(one, Slots)], t, seeds, shape)
             return
         sent = [message for message in messages if isinstance(message, Message)]
-        nominal = sum(message.bits_nominal_of_rows() for message in sent).reshape(shape)  # type: ignore[union-attr]
-        lengths = self._lengths(sent, t).reshape(shape)
-        if self._degrees is None:  # on a schedule, a client may have no neighbour in a round
-            lengths, nominal = lengths * (degrees > 0), nominal * (degrees > 0)
-        for seed, bits, counted in zip(seeds, lengths, nominal, strict=True):
-            self.bits[seed] += int(bits.sum())
-            self.bits_total[seed] += int((bits * degrees).sum())
-            self.bits_nominal[seed] += int(counted.sum())
+        key = self._key(sent, t, len(seeds))
+        counted = self._known.get(key)
+        if counted is None:
+            nominal = sum(message.bits_nominal_of_rows() for message in sent).reshape(shape)  # type: ignore[union-attr]
+            lengths = 8 * packet.sizes(sent, t, range(shape[1]), self.codec).reshape(shape)
+            # On a schedule, a client may have no neighbour in a round.
+            each = (lengths * (degrees > 0), lengths * degrees, nominal * (degrees > 0))
+            counted = [tuple(map(int, row)) for row in np.stack(each).sum(axis=2).T]
+            if key is not None:
+                self._known[key] = counted
+        for seed, (bits, total, bits_nominal) in zip(seeds, counted, strict=True):
+            self.bits[seed] += bits
+            self.bits_total[seed] += total
+            self.bits_nominal[seed] += bits_nominal
+
+    def _key(self, messages: Sequence[Message], t: int, seeds: int) -> Any:
+        """What the bits of fixed-width packets depend on; None where every packet has to be looked at."""
+        if self.codec != "fixed" or self._degrees is None or any(isinstance(one, Partial) for one in messages):
+            return None
+        return (t.bit_length(), seeds, *((type(one), one.shape, one.payload_size()) for one in messages))
 
     def _count_slots(self, slots: Sequence[Slots], t: int, seeds: Sequence[int], shape: tuple[int, int]) -> None:
         """Each neighbour gets a packet of its own: a link carries their mean."""
@@ -53,7 +64,7 @@ class Traffic:
         for k in range(len(slots[0].messages)):
             messages = [one.messages[k] for one in slots]
             used = slots[0].used[:, k].cpu().numpy().reshape(shape)
-            total += np.where(used, self._lengths(messages, t).reshape(shape), 0)
+            total += np.where(used, 8 * packet.sizes(messages, t, range(shape[1]), self.codec).reshape(shape), 0)
             counted = sum(message.bits_nominal_of_rows() for message in messages)
             nominal += np.where(used, np.asarray(counted).reshape(shape), 0)
         for place, seed in enumerate(seeds):
@@ -79,13 +90,3 @@ class Traffic:
         self.packets = counts["packets"]
         for seed, bits, total, nominal in counts["seeds"]:
             self.bits[seed], self.bits_total[seed], self.bits_nominal[seed] = bits, total, nominal
-
-    def _lengths(self, messages: Sequence[Message], t: int) -> npt.NDArray[np.int64]:
-        """The bits of each row's packet; fixed-width ones depend on little, and are worked out once."""
-        clients = range(self._mixing.clients)
-        if self.codec != "fixed" or any(isinstance(message, Partial) for message in messages):
-            return 8 * packet.sizes(messages, t, clients, self.codec)
-        key = (t.bit_length(), *((type(m), m.shape, m.payload_size()) for m in messages))
-        if key not in self._fixed:
-            self._fixed[key] = 8 * packet.sizes(messages, t, clients)
-        return self._fixed[key]
