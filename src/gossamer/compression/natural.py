@@ -7,18 +7,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gossamer.compression.base import Compressor, Proportional
+from gossamer import kernels
+from gossamer.compression.base import Compressor, Followed, Proportional, check_finite
 from gossamer.compression.coding.entropy import decode_signed, encode_signed
 from gossamer.compression.coding.wire import Reader, float_bytes
 from gossamer.compression.layout import Layout
 from gossamer.errors import CodecError
 from gossamer.kernels import pack, packed_size, unpack
+from gossamer.kernels.reference import FURTHEST, LARGEST
 from gossamer.registry import compressors
 from gossamer.streams import Draw
 
-_FURTHEST = 254  # code 0 is zero; code c is the c-th power of two, counted down from the largest of the row
 _WIDTH = 9
-_LARGEST = {torch.float32: 127, torch.float64: 1023}
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,10 +36,7 @@ class Powers(Proportional):
     symbols: ClassVar[str] = "codes"
 
     def _dense(self) -> Tensor:
-        # 2^e is computed in float64, because ldexp in float32 ends at 2^-126.
-        exponent = self.top[:, None] + 1 - self.codes.abs()
-        power = torch.ldexp(self.codes.sign().double(), exponent) * self.factor.double()
-        return power.to(self.dtype)
+        return (kernels.power_values(self.top, self.codes) * self.factor.double()).to(self.dtype)
 
     def payload_size(self) -> int:
         """Bytes of the factor, the largest exponent, and 9 bits per coordinate."""
@@ -51,21 +48,21 @@ class Powers(Proportional):
 
     def fixed(self) -> list[bytes]:
         """For each row its factor and largest exponent, then its codes."""
-        packed = pack((self.codes + _FURTHEST).cpu().numpy(), _WIDTH)
+        packed = pack((self.codes + FURTHEST).cpu().numpy(), _WIDTH)
         return [head + row.tobytes() for head, row in zip(self._heads(), packed, strict=True)]
 
     def entropy(self) -> list[bytes]:
         """As `fixed`, with entropy-coded codes."""
         codes = self.codes.cpu().numpy()
-        return [head + encode_signed(row, _FURTHEST) for head, row in zip(self._heads(), codes, strict=True)]
+        return [head + encode_signed(row, FURTHEST) for head, row in zip(self._heads(), codes, strict=True)]
 
     @classmethod
     def parse(cls, reader: Reader, entropy: bool, d: int, dtype: torch.dtype) -> Self:
         """Decode factor, largest exponent and codes."""
         factor = reader.floats(1, dtype)
         top = int.from_bytes(reader.take(2), "little", signed=True)
-        codes = decode_signed(reader.rest(), d) if entropy else unpack(reader.rest(), d, _WIDTH) - _FURTHEST
-        if np.abs(codes).max() > _FURTHEST or top > _LARGEST[dtype] or abs(factor[0]) > 1:
+        codes = decode_signed(reader.rest(), d) if entropy else unpack(reader.rest(), d, _WIDTH) - FURTHEST
+        if np.abs(codes).max() > FURTHEST or top > LARGEST[dtype] or abs(factor[0]) > 1:
             raise CodecError(f"Invalid exponent: code {np.abs(codes).max()} below 2^{top}, times {factor[0]:g}.")
         return cls(torch.tensor([top]), torch.from_numpy(codes.astype(np.int16)[None]), torch.from_numpy(factor))
 
@@ -97,11 +94,13 @@ class natural(Compressor):
 
     def compress(self, x: Tensor, draw: Draw, layout: Layout) -> Powers:
         """Round each exponent. Blocks make no difference, because no norm is used."""
-        mantissa, exponent = torch.frexp(x.double().abs())  # |x| = mantissa 2^exponent, mantissa in [1/2, 1)
-        up = draw.uniform(x.shape[1], x.dtype) < 2 * mantissa - 1
-        power = (exponent - 1 + up).clamp(max=_LARGEST[x.dtype]).long()
-        power = power.where(x != 0, torch.iinfo(torch.int16).min)
-        top = power.amax(dim=1).clamp(min=-1100)
-        code = top[:, None] - power + 1
-        code = code.where((code <= _FURTHEST) & (x != 0), 0) * x.sign().long()
-        return Powers(top, code.to(torch.int16), torch.ones(1, dtype=x.dtype, device=x.device))
+        found = kernels.powers(x, None, draw.stream, x.dtype)
+        return Powers(found.top, found.codes, torch.ones(1, dtype=x.dtype, device=x.device))
+
+    def follow(self, value: Tensor, own: Tensor, draw: Draw, layout: Layout, dtype: torch.dtype) -> Followed:
+        """In one pass over memory."""
+        found = kernels.powers(value, own, draw.stream, dtype)
+        if not found.is_finite:
+            check_finite((value - own).to(dtype), "The vector to compress")
+        assert found.moved is not None
+        return Powers(found.top, found.codes, torch.ones(1, dtype=dtype, device=value.device)), found.moved

@@ -7,7 +7,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gossamer.compression.base import Compressor, Proportional
+from gossamer import kernels
+from gossamer.compression.base import Compressor, Followed, Proportional, check_finite
 from gossamer.compression.coding.entropy import decode_unsigned, encode_unsigned
 from gossamer.compression.coding.wire import Reader, float_bytes
 from gossamer.compression.layout import Layout
@@ -85,6 +86,13 @@ class sign(Compressor):
 
     def compress(self, x: Tensor, draw: Draw, layout: Layout) -> Signs:
         """The signs, and the mean magnitude of each block."""
-        lengths = torch.tensor(layout.lengths, dtype=x.dtype, device=x.device).repeat(x.shape[0])[:, None]
-        mean = (layout.split(x).abs() / lengths).sum(dim=1).view(x.shape[0], -1)
-        return Signs(mean, x < 0, layout)
+        found = kernels.signs(x, None, layout.cut, x.dtype)
+        return Signs(found.scale, found.negative, layout)
+
+    def follow(self, value: Tensor, own: Tensor, draw: Draw, layout: Layout, dtype: torch.dtype) -> Followed:
+        """In one pass over memory."""
+        found = kernels.signs(value, own, layout.cut, dtype)
+        if not found.is_finite:
+            check_finite((value - own).to(dtype), "The vector to compress")
+        assert found.moved is not None
+        return Signs(found.scale, found.negative, layout), found.moved

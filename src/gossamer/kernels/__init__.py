@@ -8,6 +8,7 @@ reference runs in their place.
 import contextlib
 import importlib
 import logging
+import sys
 from collections.abc import Iterator
 from contextvars import ContextVar
 from functools import cache
@@ -25,9 +26,12 @@ from gossamer.kernels.products import combination as combination
 from gossamer.kernels.products import outputs as outputs
 from gossamer.kernels.reference import Dithered as Dithered
 from gossamer.kernels.reference import Mixer as Mixer
+from gossamer.kernels.reference import Powered as Powered
+from gossamer.kernels.reference import Signed as Signed
 from gossamer.kernels.reference import add_weighted as add_weighted
 from gossamer.kernels.reference import move as move
 from gossamer.kernels.reference import packed_size as packed_size
+from gossamer.kernels.reference import power_values as power_values
 from gossamer.kernels.stream import Keys as Keys
 from gossamer.kernels.stream import Stream as Stream
 
@@ -70,9 +74,9 @@ def has_lines(x: Tensor) -> bool:
 
 
 def compile_seconds() -> float:
-    """Seconds spent compiling kernels so far."""
-    module = _compiled("cpu")
-    return 0.0 if module is reference else float(module.seconds())
+    """Seconds spent compiling kernels so far, which no round should be blamed for."""
+    module: Any = sys.modules.get("gossamer.kernels.compile")  # numba is imported where it is used
+    return 0.0 if module is None else float(module.seconds())
 
 
 def uniform(stream: Stream, width: int, dtype: torch.dtype) -> Tensor:
@@ -94,6 +98,18 @@ def dither(
     """Levels of value - own, and the surrogate moved by them; see `reference.dither`."""
     levels: Dithered = backend(value.device).dither(value, own, stream, blocks, highest, tau, dtype, kind)
     return levels
+
+
+def signs(value: Tensor, own: Tensor | None, blocks: Blocks, dtype: torch.dtype) -> Signed:
+    """Signs of value - own with one scale per block, and the surrogate moved by them; see `reference.signs`."""
+    found: Signed = backend(value.device).signs(value, own, blocks, dtype)
+    return found
+
+
+def powers(value: Tensor, own: Tensor | None, stream: Stream, dtype: torch.dtype) -> Powered:
+    """value - own in powers of two, and the surrogate moved by them; see `reference.powers`."""
+    found: Powered = backend(value.device).powers(value, own, stream, dtype)
+    return found
 
 
 def largest(x: Tensor, blocks: Blocks, k: int) -> Tensor:

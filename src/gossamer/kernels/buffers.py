@@ -13,7 +13,7 @@ Array = np.ndarray[Any, Any]
 _LARGE = 1 << 20  # bytes from which memory is kept
 _NUMPY: dict[torch.dtype, Any] = {
     kind: torch.empty(0, dtype=kind).numpy().dtype
-    for kind in (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.float32, torch.float64)
+    for kind in (torch.bool, torch.int8, torch.int16, torch.int32, torch.int64, torch.float32, torch.float64)
 }
 _kept: dict[int, list[Array]] = {}
 

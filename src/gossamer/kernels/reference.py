@@ -117,8 +117,12 @@ def norms(x: Tensor, blocks: Blocks) -> Tensor:
 
 
 def _squares(x: Tensor) -> Tensor:
-    """Sums of squares of the rows by 16 lanes."""
-    padded = torch.nn.functional.pad(x.square(), (0, -x.shape[1] % LANES)).view(len(x), -1, LANES)
+    return _in_lanes(x.square())
+
+
+def _in_lanes(x: Tensor) -> Tensor:
+    """Sums of the rows by 16 lanes."""
+    padded = torch.nn.functional.pad(x, (0, -x.shape[1] % LANES)).view(len(x), -1, LANES)
     if padded.is_cuda:
         return padded.sum(dim=(1, 2))
     lanes = np.add.reduce(padded.numpy(), axis=1)  # one after another: only sums along the last axis go in pairs
@@ -131,6 +135,64 @@ def _squares(x: Tensor) -> Tensor:
 def _root(x: Tensor) -> Tensor:
     """Rounded to the nearest, which the root of torch is not always."""
     return x.sqrt() if x.is_cuda else torch.from_numpy(np.sqrt(x.numpy()))
+
+
+class Signed(NamedTuple):
+    """Signs of vectors, and one scale per block."""
+
+    scale: Tensor
+    """(rows, blocks)."""
+    negative: Tensor
+    """(rows, d), bool."""
+    moved: Tensor | None
+    is_finite: bool | None = None
+
+
+def signs(value: Tensor, own: Tensor | None, blocks: Blocks, dtype: torch.dtype) -> Signed:
+    """The signs of e = value - own, and the mean of |e| on each block, summed in float64 as a norm is."""
+    e = (value if own is None else value - own).to(dtype)
+    scale = torch.empty(e.shape[0], len(blocks.lengths), dtype=dtype, device=e.device)
+    for first, count, begin in blocks.runs:
+        length = blocks.lengths[first]
+        parts = e[:, begin : begin + count * length].reshape(-1, length).double()
+        scale[:, first : first + count] = _in_lanes(parts.abs() / length).view(len(e), count)
+    spread, negative = blocks.spread(scale), e < 0
+    return Signed(scale, negative, None if own is None else own + torch.where(negative, -spread, spread))
+
+
+FURTHEST = 254
+"""Code 0 is zero; code c is the c-th power of two, counted down from the largest of the row."""
+LARGEST = {torch.float32: 127, torch.float64: 1023}
+"""The largest exponent of a type."""
+
+
+class Powered(NamedTuple):
+    """Vectors rounded to powers of two."""
+
+    top: Tensor
+    """(rows,), int64: the exponent of code 1."""
+    codes: Tensor
+    """(rows, d), int16."""
+    moved: Tensor | None
+    is_finite: bool | None = None
+
+
+def powers(value: Tensor, own: Tensor | None, stream: Stream, dtype: torch.dtype) -> Powered:
+    """Each coordinate of e = value - own rounded to a power of two below or above it, at random."""
+    e = (value if own is None else value - own).to(dtype)
+    mantissa, exponent = torch.frexp(e.double().abs())  # |e| = mantissa 2^exponent, mantissa in [1/2, 1)
+    up = uniform(stream, e.shape[1], dtype) < 2 * mantissa - 1
+    power = (exponent - 1 + up).clamp(max=LARGEST[dtype]).long()
+    power = power.where(e != 0, torch.iinfo(torch.int16).min)
+    top = power.amax(dim=1).clamp(min=-1100)
+    code = top[:, None] - power + 1
+    codes = (code.where((code <= FURTHEST) & (e != 0), 0) * e.sign().long()).to(torch.int16)
+    return Powered(top, codes, None if own is None else own + power_values(top, codes).to(dtype))
+
+
+def power_values(top: Tensor, codes: Tensor) -> Tensor:
+    """The values of codes, in float64, because ldexp in float32 ends at 2^-126."""
+    return torch.ldexp(codes.sign().double(), top[:, None] + 1 - codes.abs())
 
 
 def largest(x: Tensor, blocks: Blocks, k: int) -> Tensor:

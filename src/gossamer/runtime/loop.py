@@ -4,13 +4,16 @@ A hook is any object of a class that derives from `Hook` and overrides what it n
 yours.
 """
 
+import logging
 import time
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from gossamer.errors import NonFiniteError, StoppedError
+from gossamer.kernels import compile_seconds
 from gossamer.records.schema import Row
 
+logger = logging.getLogger("gossamer")
 _SHOW_SECONDS = 0.1  # between two calls of a progress function
 _SAVE_SECONDS = 60.0  # between two checkpoints, unless a number of rounds is given
 
@@ -76,10 +79,11 @@ class Loop:
         """All rounds that are left."""
         for hook in self.hooks:
             hook.begin(self)
+        compiled = compile_seconds()
         while self.t < self.rounds and self.driven.is_alive:
             for hook in self.hooks:
                 hook.before(self)
-            begin = time.perf_counter()
+            begin = _now()
             try:
                 self.driven.step(measure=self.is_due(self.t + 1))
             except NonFiniteError as error:
@@ -87,13 +91,21 @@ class Loop:
                     raise
                 self._on_divergence(error)
                 continue
-            self.seconds += time.perf_counter() - begin
+            self.seconds += _now() - begin
             for hook in self.hooks:
                 hook.after(self)
+        if compile_seconds() > compiled + 0.1:
+            took = compile_seconds() - compiled
+            logger.info("Compiling kernels took %.1f s, which is not counted; the next run finds them compiled.", took)
 
     def stopped(self) -> StoppedError:
         """To be raised by a hook that ends the run."""
         return StoppedError(f"{self.label} was stopped after round {self.t} of {self.rounds}.")
+
+
+def _now() -> float:
+    """Seconds, without those spent compiling."""
+    return time.perf_counter() - compile_seconds()
 
 
 class ShowProgress(Hook):

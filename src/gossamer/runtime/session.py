@@ -114,7 +114,7 @@ class Session:
         self.t = t
 
 
-class Driven:
+class UnderWay:
     """What drives a session shows its method and where that stands."""
 
     session: Session

@@ -13,7 +13,7 @@ from gossamer.records.checkpoint import Checkpoint, under
 from gossamer.runtime.exchange.rows import RowExchange, network_of
 from gossamer.runtime.exchange.traffic import Traffic
 from gossamer.runtime.oracle import BatchOracle
-from gossamer.runtime.session import Ahead, Driven, Session
+from gossamer.runtime.session import Ahead, Session, UnderWay
 from gossamer.runtime.start import X0, starting_models
 from gossamer.runtime.threads import is_small, threads
 from gossamer.streams import Streams
@@ -29,7 +29,7 @@ class _Next(NamedTuple):
     packets: list[tuple[Outgoing, ...]]
 
 
-class Simulation(Driven):
+class Simulation(UnderWay):
     """A method under way: call `step` for the next round. `simulate` drives it; tests look inside."""
 
     def __init__(

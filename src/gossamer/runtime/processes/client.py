@@ -16,7 +16,7 @@ from gossamer.records.checkpoint import Checkpoint
 from gossamer.registry import transports
 from gossamer.runtime.exchange.packets import PacketExchange
 from gossamer.runtime.exchange.rows import network_of
-from gossamer.runtime.session import Driven, Session
+from gossamer.runtime.session import Session, UnderWay
 from gossamer.runtime.transport.base import UNKNOWN, Open, Opening, Transport, failed
 from gossamer.streams import Streams
 from gossamer.topology.schedule import Mixing
@@ -25,7 +25,7 @@ _HEAR_SECONDS = 0.5
 _LEAST_CAPACITY = 1024
 
 
-class Client(Driven):
+class Client(UnderWay):
     """A client under way: call `step` for the next round, with that round's oracle and step size."""
 
     def __init__(

@@ -1,0 +1,107 @@
+"""Signs and powers of two on a CPU, a row at a time."""
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gossamer.kernels.blocks import Blocks
+from gossamer.kernels.buffers import empty
+from gossamer.kernels.compile import jit
+from gossamer.kernels.cpu.philox import fill
+from gossamer.kernels.pool import split
+from gossamer.kernels.reference import FURTHEST, LARGEST, Powered, Signed
+from gossamer.kernels.stream import Stream
+
+_CHUNK = 2048  # coordinates at once: they stay in the first cache
+
+
+@jit()
+def _mean(value: Any, own: Any, kind: Any) -> Any:
+    """The mean of |value - own|, summed in float64 by 16 lanes."""
+    lanes, many = np.zeros(16), np.float64(len(value))
+    for j in range(len(value)):
+        e = kind.dtype.type(value[j]) if own is None else kind.dtype.type(value[j] - own[j])
+        lanes[j % 16] += abs(np.float64(e)) / many
+    half = 8
+    while half:
+        for k in range(half):
+            lanes[k] += lanes[k + half]
+        half //= 2
+    return kind.dtype.type(lanes[0])
+
+
+@jit()
+def _sign_rows(value: Any, own: Any, ends: Any, scale: Any, negative: Any, moved: Any, begin: int, end: int) -> bool:
+    is_finite, zero = True, scale.dtype.type(0)
+    for i in range(begin, end):
+        low = 0
+        for b in range(len(ends)):
+            high = ends[b]
+            s = scale[i, b] = _mean(value[i, low:high], None if own is None else own[i, low:high], scale)
+            is_finite &= np.isfinite(s)
+            for j in range(low, high):
+                e = scale.dtype.type(value[i, j]) if own is None else scale.dtype.type(value[i, j] - own[i, j])
+                negative[i, j] = e < zero
+                if own is not None:
+                    moved[i, j] = own[i, j] + (-s if e < zero else s)
+            low = high
+    return is_finite
+
+
+def signs(value: Tensor, own: Tensor | None, blocks: Blocks, dtype: torch.dtype) -> Signed:
+    """Signs and mean magnitudes: see `reference.signs`."""
+    x = value.numpy()
+    scale, scales = empty((len(x), len(blocks.lengths)), dtype)
+    negative, flags = empty(x.shape, torch.bool)
+    moved, to = (None, None) if own is None else empty(x.shape, own.dtype)
+    given = x, None if own is None else own.numpy(), blocks.ends, scales, flags, to
+    fine: list[bool] = []
+    split(len(x), x.size, lambda begin, end: fine.append(_sign_rows(*given, begin, end)))
+    return Signed(scale, negative, moved, all(fine))
+
+
+@jit()
+def _power_rows(
+    value: Any, own: Any, seeds: Any, clients: Any, place: Any, highest: int, like: Any, top: Any, codes: Any,
+    moved: Any, begin: int, end: int,
+) -> bool:  # fmt: skip
+    d, is_finite, per = value.shape[1], True, 64 if like.itemsize == 4 else 32
+    u, powers = np.empty(_CHUNK, like.dtype), np.empty(d, np.int64)
+    for i in range(begin, end):
+        above = -1100
+        for start in range(0, d, _CHUNK):
+            stop = min(d, start + _CHUNK)
+            fill(seeds[i], clients[i], place[0], place[1], start // per, (stop - start + per - 1) // per, u)
+            for j in range(start, stop):
+                e = like.dtype.type(value[i, j]) if own is None else like.dtype.type(value[i, j] - own[i, j])
+                is_finite &= np.isfinite(e)
+                mantissa, exponent = math.frexp(abs(np.float64(e)))
+                power = min(exponent - 1 + (u[j - start] < 2 * mantissa - 1), highest)
+                powers[j] = -(1 << 20) if e == 0 else power
+                above = max(above, powers[j])
+        top[i] = above
+        for j in range(d):
+            e = like.dtype.type(value[i, j]) if own is None else like.dtype.type(value[i, j] - own[i, j])
+            code = above - powers[j] + 1
+            code = code if code <= FURTHEST else 0
+            codes[i, j] = -code if e < 0 else code
+            if own is not None:
+                size = np.float64(0) if code == 0 else math.ldexp(1.0, above + 1 - code)
+                moved[i, j] = own[i, j] + np.float64(like.dtype.type(-size if e < 0 else size))
+    return is_finite
+
+
+def powers(value: Tensor, own: Tensor | None, stream: Stream, dtype: torch.dtype) -> Powered:
+    """Powers of two: see `reference.powers`."""
+    x = value.numpy()
+    place, like = np.array([stream.purpose, stream.t], np.uint32), empty((1,), dtype)[1]
+    top, tops = empty((len(x),), torch.int64)
+    codes, symbols = empty(x.shape, torch.int16)
+    moved, to = (None, None) if own is None else empty(x.shape, own.dtype)
+    given = x, None if own is None else own.numpy(), *stream.keys.arrays, place, LARGEST[dtype], like
+    fine: list[bool] = []
+    split(len(x), x.size, lambda begin, end: fine.append(_power_rows(*given, tops, symbols, to, begin, end)))
+    return Powered(top, codes, moved, all(fine))
