@@ -9,6 +9,7 @@ import contextlib
 import importlib
 import logging
 import sys
+import time
 from collections.abc import Iterator
 from contextvars import ContextVar
 from functools import cache
@@ -73,10 +74,23 @@ def has_lines(x: Tensor) -> bool:
     return (x.is_cuda or x.numel() >= _LINES_FROM) and backend(x.device) is not reference
 
 
+_elsewhere: list[float] = []
+
+
 def compile_seconds() -> float:
     """Seconds spent compiling kernels so far, which no round should be blamed for."""
-    module: Any = sys.modules.get("gossamer.kernels.compile")  # numba is imported where it is used
-    return 0.0 if module is None else float(module.seconds())
+    modules: list[Any] = [sys.modules.get(f"gossamer.kernels.{name}") for name in ("compile", "cuda.language")]
+    return sum(_elsewhere) + sum(float(module.seconds()) for module in modules if module is not None)  # if imported
+
+
+@contextlib.contextmanager
+def compiling() -> Iterator[None]:
+    """Count what happens inside as compiling."""
+    begin = time.perf_counter() - compile_seconds()
+    try:
+        yield
+    finally:
+        _elsewhere.append(time.perf_counter() - compile_seconds() - begin)
 
 
 def uniform(stream: Stream, width: int, dtype: torch.dtype) -> Tensor:

@@ -91,6 +91,11 @@ def record_seeds(
     return Runs(over[seed] for seed in seeds)
 
 
+def _watches(hook: Hook) -> bool:
+    """Whether a hook looks at every round."""
+    return type(hook).before is not Hook.before or type(hook).after is not Hook.after
+
+
 class Recorder(Hook):
     """Keeps the records of a simulation: evaluates many snapshots together, and writes what it measures."""
 
@@ -99,6 +104,8 @@ class Recorder(Hook):
     ) -> None:
         sim = self.simulation = simulation
         self.saving, self.folder = saving, saving.folder
+        # A hook that looks at every round must see each of them once.
+        sim.replayed.is_allowed = not any(_watches(hook) for hook in saving.hooks)
         if measures:
             about = {**about, "measures": [one.name for one in measures]}
         self._measuring = [one.start(sim.method, sim.problem, sim.mixing, sim.batch_size) for one in measures]

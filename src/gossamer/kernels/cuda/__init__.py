@@ -7,8 +7,9 @@ may differ by one unit in the last place, which is rare; in float64 by a few.
 
 from gossamer.kernels.cuda.bits import pack_rows, unpack_rows
 from gossamer.kernels.cuda.dithers import dither, follow
+from gossamer.kernels.cuda.generated import lines
 from gossamer.kernels.cuda.radix import largest
 from gossamer.kernels.cuda.sums import Mixer
 from gossamer.kernels.cuda.words import uniform
 
-__all__ = ["Mixer", "dither", "follow", "largest", "pack_rows", "uniform", "unpack_rows"]
+__all__ = ["Mixer", "dither", "follow", "largest", "lines", "pack_rows", "uniform", "unpack_rows"]

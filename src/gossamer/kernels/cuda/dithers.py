@@ -1,15 +1,16 @@
 # mypy: disable-error-code="no-untyped-def"
 """Random dithering on a GPU: Philox, levels and the moved surrogate in one pass."""
 
-from functools import lru_cache
+from functools import cache
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from gossamer.kernels.blocks import Blocks
+from gossamer.kernels.cuda.generated import squares_of
 from gossamer.kernels.cuda.language import EXACT, ceil_div, constexpr, jit, power_of_2, tl
-from gossamer.kernels.cuda.norms import difference, divided, norms
+from gossamer.kernels.cuda.norms import difference, divided, finish, norms, whole_in
 from gossamer.kernels.cuda.words import keyed, number, place, row_words
 from gossamer.kernels.reference import Dithered
 from gossamer.kernels.stream import BESIDE, Stream, per_group
@@ -141,7 +142,7 @@ class Places(NamedTuple):
     which: Tensor | None
 
 
-@lru_cache(64)
+@cache  # for good: a recorded round reads the table again
 def places_of(blocks: Blocks, device: torch.device) -> Places:
     """Blocks as kernels see them."""
     lengths = blocks.lengths
@@ -170,8 +171,17 @@ def dither(
     if fits:
         assert size is not None
         return _in_one_pass(value, own, stream, blocks, size, highest, tau, kind)
-    norm, scale = norms(value, own, blocks, tau * highest, dtype)
+    norm, scale = _norms(value, own, blocks, tau * highest, dtype)
     return follow(value, own, norm, scale, stream, blocks, highest, kind)
+
+
+def _norms(
+    value: Tensor, own: Tensor | None, blocks: Blocks, divisor: float, dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
+    part = squares_of(value, own)
+    if part is None or dtype != torch.float32 or len(blocks.lengths) > 1:
+        return norms(value, own, blocks, divisor, dtype)
+    return finish(part, None, None, whole_in(part.shape[1], part.device), 1, divisor, dtype)
 
 
 def follow(

@@ -2,6 +2,7 @@
 
 import hashlib
 import linecache
+import weakref
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -14,14 +15,14 @@ from gossamer.kernels.cuda.norms import divided
 from gossamer.kernels.lines import Op, Program
 
 SIZE = 1024
-"""Numbers per program."""
+"""Numbers per program, and squares per partial sum."""
 _SIGNS = {"add": "+", "sub": "-", "mul": "*"}
 
 
 class Squares(NamedTuple):
     """Sums of squares that were taken while a line was computed: of its difference from `own`, in float32."""
 
-    own: Tensor
+    own: "weakref.ref[Tensor]"
     part: Tensor
     """(rows, pieces of SIZE coordinates), float64."""
 
@@ -67,8 +68,14 @@ def lines(program: Program, against: Sequence[Tensor | None] = ()) -> list[Tenso
     waiting = iter(parts)
     for result, at in zip(made, measured, strict=True):
         if at >= 0:
-            result.squares = Squares(loaded[at], next(waiting))  # type: ignore[attr-defined]
+            result.squares = Squares(weakref.ref(loaded[at]), next(waiting))  # type: ignore[attr-defined]
     return made
+
+
+def squares_of(value: Tensor, own: Tensor | None) -> Tensor | None:
+    """The sums of squares of value - own, if they were taken when `value` was computed. They are given out once."""
+    found: Squares | None = value.__dict__.pop("squares", None)
+    return found.part if found is not None and own is not None and found.own() is own else None
 
 
 def _goes_by_rows(shape: _Shape) -> bool:
@@ -102,11 +109,14 @@ def _source(shape: _Shape) -> str:
     ]
     for k, op in enumerate(shape.ops):
         body.append(f"v{k} = {_statement(op, shape)}")
+    seen = {op.a: f"v{k}" for k, op in enumerate(shape.ops) if op.name == "load"}
     for k, (place, own) in enumerate(zip(shape.outputs, shape.against, strict=True)):
-        body.append(f"tl.store(o{k} + at, v{place}, mask)")
         if own >= 0:
-            body.append(f"e{k} = (v{place} - tl.load(t{own} + at, mask, 0.0)).to(tl.float32).to(tl.float64)")
-            body.append(f"tl.store(p{k} + row * chunks + pid % chunks, tl.sum(tl.where(mask, e{k} * e{k}, 0.0)))")
+            h = seen.get(own, f"tl.load(t{own} + at, mask, 0.0)")
+            body.append(f"e{k} = tl.where(mask, v{place} - {h}, 0.0).to(tl.float32).to(tl.float64)")
+            body.append(f"tl.store(p{k} + row * chunks + pid % chunks, tl.sum(e{k} * e{k}))")
+    for k, place in enumerate(shape.outputs):
+        body.append(f"tl.store(o{k} + at, v{place}, mask)")
     return f"def lines({', '.join(names)}, d, chunks):\n" + "".join(f"    {line}\n" for line in body)
 
 

@@ -18,6 +18,23 @@ else:
 """The annotation of what is known when a kernel is compiled."""
 
 
+_times: list[float] = []
+
+
+def seconds() -> float:
+    """Seconds that Triton compiled so far."""
+    return sum(_times)
+
+
+def _note(*, times: Any, cache_hit: bool, **_: Any) -> None:
+    if not cache_hit:
+        _times.append(times.total / 1e6)
+
+
+if triton is not None and triton.knobs.compilation.listener is None:
+    triton.knobs.compilation.listener = _note
+
+
 def jit(*unspecialised: str) -> Callable[[Any], Any]:
     """Compile when first called with new types; the named integers do not lead to versions of their own.
 

@@ -1,7 +1,7 @@
 # mypy: disable-error-code="no-untyped-def"
 """Norms of blocks on a GPU: sums of squares in float64, in pieces that different programs add up."""
 
-from functools import lru_cache
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -32,7 +32,7 @@ class Pieces(NamedTuple):
     """Whether each block is one piece."""
 
 
-@lru_cache(64)
+@cache  # for good: a recorded round reads the tables again
 def pieces_of(blocks: Blocks, device: torch.device) -> Pieces:
     """Blocks in pieces."""
     lengths = np.asarray(blocks.lengths, np.int64)
@@ -44,6 +44,13 @@ def pieces_of(blocks: Blocks, device: torch.device) -> Pieces:
     bounds = np.append(starts[block] + (np.arange(first[-1]) - first[block]) * size, lengths.sum())
     a, b, c = (torch.from_numpy(table.astype(np.int64)).to(device) for table in (bounds, first, block))
     return Pieces(a, b, c, int(first[-1]), int(min(size, lengths.max())), bool((counts == 1).all()))
+
+
+@cache
+def whole_in(pieces: int, device: torch.device) -> Pieces:
+    """A whole row in so many pieces that were added up elsewhere."""
+    first = torch.tensor([0, pieces], device=device)
+    return Pieces(first, first, first, pieces, 0, pieces == 1)
 
 
 @jit()
