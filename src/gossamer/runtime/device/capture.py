@@ -199,7 +199,6 @@ class Replayed:
                 self._recorded = _record(self._sim, key)
             except Exception as error:  # a method, a problem or a library may do anything
                 reason = str(error).split("\n")[0]
-                torch.cuda.synchronize()
         if reason is not None:
             self._refused = True
             logger.debug("Rounds are launched kernel by kernel: %s.", reason)
