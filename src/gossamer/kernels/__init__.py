@@ -1,5 +1,8 @@
 """The hot loops of a round. The rest of the library calls only what is here; `reference` is the readable backend."""
 
+from gossamer.kernels.csr import Csr as Csr
+from gossamer.kernels.csr import Examples as Examples
+from gossamer.kernels.linear_reference import Loss as Loss
 from gossamer.kernels.reference import Mixer as Mixer
 from gossamer.kernels.reference import add_weighted as add_weighted
 from gossamer.kernels.reference import combination as combination
