@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from reference import LogisticClients
+from scipy import sparse
 
 import gossamer as gs
 from gossamer.problems.data.datasets import load
@@ -174,8 +175,12 @@ def test_a_test_file_may_have_more_features(tmp_path: Path) -> None:
         gs.logistic_regression(tmp_path / "a9a", clients=2)
 
 
-def test_what_is_measured_does_not_depend_on_the_company() -> None:
-    problem = gs.logistic_regression("breast_cancer", clients=3)
+@pytest.mark.parametrize("is_sparse", [False, True])
+def test_what_is_measured_does_not_depend_on_the_company(is_sparse: bool) -> None:
+    rows = sparse.random_array((123, 31), density=0.2, rng=np.random.default_rng(0), format="csr")
+    data = (rows, np.arange(123) % 2) if is_sparse else "breast_cancer"
+    problem = gs.logistic_regression(data, clients=3)
+    assert (problem.rows.sparse is not None) == is_sparse
     models = torch.randn(70, problem.d)
     together = problem.evaluate(models)
     for i in (0, 33, 69):

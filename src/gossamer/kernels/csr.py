@@ -1,8 +1,8 @@
 """Rows of data that are mostly zero, in compressed form, and linear models on them.
 
-The kernels are `linear` where numba is installed and else `linear_reference`. Their gradients differ by at most 1e-5
-(float32) or 1e-12 (float64) of the mean norm of the gradients of single rows: the derivatives of the losses are rounded
-differently, the sums are float64 in one order.
+The kernels are `linear` where numba is installed and else `linear_reference`. Both add up in float64 in one order, and
+round the derivatives of the losses differently. Their gradients over rows a with derivatives p differ by at most 1e-5
+(float32) or 1e-12 (float64) times the mean of ||a|| max(1, ||p||).
 """
 
 from collections.abc import Sequence
@@ -26,6 +26,8 @@ Array = npt.NDArray[Any]
 _TOGETHER = 64  # models measured side by side
 _LANES = 16  # a number of models is rounded up to a multiple: whole vectors are faster
 _SIDE_BY_SIDE_BYTES = 64 << 20  # of the gradients of models measured side by side
+_FEW_ENTRIES = 4  # per feature, below which putting models side by side costs more than it saves
+_NO_BATCH, _NO_WEIGHTS = np.empty((1, 0), np.int64), np.empty(0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,17 +86,26 @@ class Examples:
     outputs: int
     loss: Loss
 
-    @cached_property
-    def _arrays(self) -> tuple[Array, ...]:
-        """The arrays that the kernels take."""
-        rows = self.rows
-        return rows.indptr.view(np.uint64), rows.indices.view(np.uint32), rows.values, self.targets
+    def __post_init__(self) -> None:
+        if self.loss == Loss.SOFTMAX and not ((self.targets >= 0) & (self.targets < self.outputs)).all():
+            raise InputError(f"Targets must be classes from 0 to {self.outputs - 1}.")
 
     @cached_property
     def held(self) -> tuple[Array, Array]:
         """Each client's first row, and its number of rows."""
         counts = np.array(self.counts, np.int64)
         return np.cumsum(counts) - counts, counts
+
+    @cached_property
+    def _data(self) -> tuple[Array, ...]:
+        """The arrays that the kernels take."""
+        rows = self.rows
+        return rows.indptr.view(np.uint64), rows.indices.view(np.uint32), rows.values, self.targets
+
+    @cached_property
+    def _fixed(self) -> tuple[Any, ...]:
+        """Arguments of `gradients` that are the same in every call."""
+        return *self.held, *self._data, self.outputs, int(self.loss)
 
     @cached_property
     def _entries(self) -> float:
@@ -107,24 +118,24 @@ class Examples:
         The mean of the losses' gradients, plus that of nonconvex * sum_j x_j^2 / (1 + x_j^2) + l2 / 2 ||x||^2. The
         clients of one seed stand after those of another. Each row is computed alone, in a fixed order.
         """
-        models = (x if x.is_contiguous() else x.contiguous()).numpy()
-        rows = _NO_BATCH if batch is None else (batch if batch.is_contiguous() else batch.contiguous()).numpy()
-        first, counts = self.held
-        self._check(models, None if batch is None else rows)
-        kernels, out, bad = _kernels(), np.empty_like(models), [-1]
+        models, whole = _array(x), batch is None
+        rows = _NO_BATCH if batch is None else _array(batch)
+        self._check(models, None if whole else rows)
+        kernels = _kernels()
         if kernels is None:
-            return torch.from_numpy(linear_reference.gradients(self, models, rows, batch is None, nonconvex, l2))
-        seam = (batch is None, first, counts, *self._arrays, self.outputs, self.loss.value, nonconvex, l2)
+            return torch.from_numpy(linear_reference.gradients(self, models, rows, whole, nonconvex, l2))
+        out, bad = np.empty_like(models), []
 
         def run(begin: int, end: int) -> None:
-            found = kernels.gradients(models, out, rows, *seam, begin, end)
+            found = kernels.gradients(models, out, rows, whole, *self._fixed, nonconvex, l2, begin, end)
             if found >= 0:
                 bad.append(found)
 
-        size = rows.shape[1] or len(self.rows) / len(counts)
-        split(len(models), len(models) * self.outputs * (4 * size * self._entries + 4 * self.rows.width), run)
-        if bad[-1] >= 0:
-            refuse_row(bad[-1] % len(counts), rows[bad[-1]], int(counts[bad[-1] % len(counts)]))
+        entries = self._entries * (rows.shape[1] or len(self.rows) / len(self.counts))
+        split(len(models), 4 * len(models) * self.outputs * (entries + self.rows.width), run)
+        if bad:
+            client = min(bad) % len(self.counts)
+            refuse_row(client, rows[min(bad)], self.counts[client])
         return torch.from_numpy(out)
 
     def _check(self, models: Array, batch: Array | None) -> None:
@@ -141,7 +152,7 @@ class Examples:
         Means are over all rows by their weights, in float64. Outputs are computed in the type of the models. A model's
         numbers do not depend on the others.
         """
-        points, total = models.contiguous().numpy(), len(self.rows)
+        points, total = _array(models), len(self.rows)
         if points.ndim != 2 or points.shape[1] != self.outputs * self.rows.width:
             raise InputError(f"Models must be (k, {self.outputs * self.rows.width}), got shape {points.shape}.")
         kernels = _kernels()
@@ -149,7 +160,9 @@ class Examples:
             loss, other = linear_reference.measure(self, points, derive)
             return torch.from_numpy(loss / total), torch.from_numpy(other / total)
         loss, other = np.zeros(len(points)), np.zeros(points.shape if derive else len(points))
-        together = max(1, min(_TOGETHER, _SIDE_BY_SIDE_BYTES // (8 * max(1, points.shape[1]))))
+        together = max(1, min(_TOGETHER, _SIDE_BY_SIDE_BYTES // (8 * points.shape[1])))
+        if self.outputs == 1 and len(self.rows.values) < _FEW_ENTRIES * self.rows.width:
+            together = 1
 
         def run(begin: int, end: int) -> None:
             for at in range(begin, end, together):
@@ -169,12 +182,14 @@ class Examples:
         sums, hits = np.zeros(lanes), np.zeros(lanes, np.int64)
         flat, into = models.reshape(len(models), -1), gradient.reshape(len(gradient), self.outputs * lanes)
         weights = _NO_WEIGHTS if self.weights is None else self.weights
-        kernels.measure(flat, *self._arrays, weights, self.outputs, self.loss.value, derive, sums, hits, into)
+        kernels.measure(flat, *self._data, weights, self.outputs, int(self.loss), derive, sums, hits, into)
         loss[:] = sums[:many]
         other[:] = gradient[:, :, :many].transpose(2, 1, 0).reshape(other.shape) if derive else hits[:many]
 
 
-_NO_BATCH, _NO_WEIGHTS = np.empty((1, 0), np.int64), np.empty(0)
+def _array(tensor: Tensor) -> Array:
+    """The tensor's memory, contiguous."""
+    return (tensor if tensor.is_contiguous() else tensor.contiguous()).numpy()
 
 
 @cache

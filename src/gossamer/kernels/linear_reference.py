@@ -110,6 +110,11 @@ def measure(examples: "Examples", models: Array, derive: bool) -> tuple[Array, A
 
 def losses(z: Array, targets: Array, loss: int) -> tuple[Array, Array, Array]:
     """Of outputs z (rows, outputs, k): losses (rows, k), their derivatives by z, and who is classified rightly."""
+    with np.errstate(over="ignore", invalid="ignore"):  # 1 / inf is 0, as it should be; the session reports divergence
+        return _losses(z, targets, loss)
+
+
+def _losses(z: Array, targets: Array, loss: int) -> tuple[Array, Array, Array]:
     if loss == Loss.SOFTMAX:
         at = targets.astype(np.int64)[:, None, None]
         powers = np.exp(z - z.max(axis=1, keepdims=True))
@@ -122,6 +127,5 @@ def losses(z: Array, targets: Array, loss: int) -> tuple[Array, Array, Array]:
     if loss == Loss.SQUARES:
         apart = z - y
         return apart[:, 0] ** 2 / 2, apart, np.zeros(apart[:, 0].shape, np.bool_)
-    with np.errstate(over="ignore"):  # 1 / inf is 0, as it should be
-        pull = -y / (1 + np.exp(y * z))
+    pull = -y / (1 + np.exp(y * z))
     return np.logaddexp(0, -y * z)[:, 0], pull, (z[:, 0] > 0) == (y[:, 0] > 0)

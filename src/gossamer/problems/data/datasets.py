@@ -271,7 +271,11 @@ def as_array(value: Any) -> Any:
     """A NumPy array, or a SciPy matrix in compressed rows: sorted, no entry twice, no feature from 2^31 on."""
     if not sparse.issparse(value):
         return np.asarray(value)
-    found = sparse.csr_array(value)
+    try:
+        found = sparse.csr_array(value)
+        found.check_format(full_check=True)
+    except ValueError as error:
+        raise InputError(f"The sparse matrix of shape {value.shape} is not valid: {str(error).rstrip('.')}.") from None
     if found.ndim == 2 and found.shape[1] > np.iinfo(np.int32).max:
         raise InputError(f"Sparse rows can have at most 2,147,483,647 features, got {found.shape[1]:,}.")
     if not found.has_canonical_format:
@@ -315,7 +319,12 @@ def _arrays(data: Any, what: str) -> tuple[Features, Array]:
         raise InputError(f"`{what}` must be a pair (features, labels), got {len(data)} parts.")
     try:
         features, labels = (
-            part.detach().cpu().numpy() if isinstance(part, torch.Tensor) else as_array(part) for part in data
+            part.detach().cpu().numpy()
+            if isinstance(part, torch.Tensor)
+            else part
+            if sparse.issparse(part)
+            else np.asarray(part)
+            for part in data
         )
     except (TypeError, ValueError):
         raise InputError(f"`{what}` must be a pair (features, labels) of arrays or tensors.") from None

@@ -135,8 +135,11 @@ class Rows:
         values, which = torch.unique(labels, return_inverse=True)
         if len(values) > most:
             return None
-        counts = [torch.bincount(which[mine], minlength=len(values)).tolist() for mine in self.by_client()]
-        return [f"{value:g}" for value in values.tolist()], counts
+        client = torch.repeat_interleave(
+            torch.arange(self.clients, device=labels.device), self.per_client.to(labels.device)
+        )
+        counts = torch.bincount(client * len(values) + which, minlength=self.clients * len(values))
+        return [f"{value:g}" for value in values.tolist()], counts.view(self.clients, len(values)).tolist()
 
     def by_client(self) -> Iterator[slice]:
         """Each client's rows."""
