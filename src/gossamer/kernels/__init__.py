@@ -2,7 +2,7 @@
 
 from gossamer.kernels.csr import Csr as Csr
 from gossamer.kernels.csr import Examples as Examples
-from gossamer.kernels.linear_reference import Loss as Loss
+from gossamer.kernels.csr_reference import Loss as Loss
 from gossamer.kernels.reference import Mixer as Mixer
 from gossamer.kernels.reference import add_weighted as add_weighted
 from gossamer.kernels.reference import combination as combination

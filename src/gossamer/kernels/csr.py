@@ -1,8 +1,8 @@
 """Rows of data that are mostly zero, in compressed form, and linear models on them.
 
-The kernels are `linear` where numba is installed and else `linear_reference`. Both add up in float64 in one order, and
-round the derivatives of the losses differently. Their gradients over rows a with derivatives p differ by at most 1e-5
-(float32) or 1e-12 (float64) times the mean of ||a|| max(1, ||p||).
+The kernels are `csr_compiled` where numba is installed and else `csr_reference`. Both add up in float64 in one order,
+and round the derivatives of the losses differently. Their gradients over rows a with derivatives p differ by at most
+1e-5 (float32) or 1e-12 (float64) times the mean of ||a|| max(1, ||p||).
 """
 
 from collections.abc import Sequence
@@ -18,8 +18,8 @@ from scipy import sparse
 from torch import Tensor
 
 from gossamer.errors import InputError
-from gossamer.kernels import linear_reference
-from gossamer.kernels.linear_reference import Loss, refuse_row
+from gossamer.kernels import csr_reference
+from gossamer.kernels.csr_reference import Loss, refuse_row
 from gossamer.kernels.threads import split
 
 Array = npt.NDArray[Any]
@@ -123,7 +123,7 @@ class Examples:
         self._check(models, None if whole else rows)
         kernels = _kernels()
         if kernels is None:
-            return torch.from_numpy(linear_reference.gradients(self, models, rows, whole, nonconvex, l2))
+            return torch.from_numpy(csr_reference.gradients(self, models, rows, whole, nonconvex, l2))
         out, bad = np.empty_like(models), []
 
         def run(begin: int, end: int) -> None:
@@ -157,7 +157,7 @@ class Examples:
             raise InputError(f"Models must be (k, {self.outputs * self.rows.width}), got shape {points.shape}.")
         kernels = _kernels()
         if kernels is None:
-            loss, other = linear_reference.measure(self, points, derive)
+            loss, other = csr_reference.measure(self, points, derive)
             return torch.from_numpy(loss / total), torch.from_numpy(other / total)
         loss, other = np.zeros(len(points)), np.zeros(points.shape if derive else len(points))
         together = max(1, min(_TOGETHER, _SIDE_BY_SIDE_BYTES // (8 * points.shape[1])))
@@ -196,7 +196,7 @@ def _array(tensor: Tensor) -> Array:
 def _kernels() -> ModuleType | None:
     """The compiled kernels; None without numba."""
     try:
-        from gossamer.kernels import linear
+        from gossamer.kernels import csr_compiled
     except ImportError:
         return None
-    return linear
+    return csr_compiled

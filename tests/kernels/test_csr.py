@@ -14,7 +14,7 @@ from hypothesis.extra import numpy as arrays
 from scipy import sparse
 
 import gossamer as gs
-from gossamer.kernels import Csr, Examples, Loss, csr, linear_reference
+from gossamer.kernels import Csr, Examples, Loss, csr, csr_reference
 
 BOUND = {torch.float32: 1e-5, torch.float64: 1e-12}
 
@@ -79,7 +79,7 @@ def test_gradients(dtype: torch.dtype, data: st.DataObject) -> None:
         rows = np.arange(held.counts[client]) if batch is None else batch[i].numpy()
         a, y = matrix[first[client] + rows], held.targets[first[client] + rows].astype(np.float64)
         z = (a @ x[i].double().numpy().reshape(held.outputs, -1).T)[:, :, None]
-        _, pull, _ = linear_reference.losses(z, y, held.loss)
+        _, pull, _ = csr_reference.losses(z, y, held.loss)
         lengths = np.sqrt((a**2).sum(axis=1))
         scale = float((lengths * np.maximum(1, np.linalg.norm(pull[:, :, 0], axis=1))).mean()) + float(x[i].norm())
         assert float((one[i] - two[i]).norm()) <= BOUND[dtype] * scale
@@ -202,7 +202,7 @@ def test_without_numba(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in sys.modules if name.split(".")[0] == "numba"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "numba", None)
-    for name in ("linear", "compile", "elementary"):
+    for name in ("csr_compiled", "compile", "elementary"):
         monkeypatch.delitem(sys.modules, f"gossamer.kernels.{name}", raising=False)
         monkeypatch.delattr(f"gossamer.kernels.{name}", raising=False)
     csr._kernels.cache_clear()

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from gossamer.kernels.compile import jit
+from gossamer.kernels.csr_reference import Loss
 from gossamer.kernels.elementary import exp, log1p
-from gossamer.kernels.linear_reference import Loss
 
 _LOGISTIC, _SOFTMAX = int(Loss.LOGISTIC), int(Loss.SOFTMAX)
 _ROWS = 256  # rows of a client whose outputs are computed before the next step
