@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from scipy import sparse
 from torch import nn
 
 import gossamer as gs
@@ -12,6 +13,7 @@ from gossamer.problems.modules.replay import Replay
 
 pytestmark = [pytest.mark.cuda, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")]
 P = gs.problems
+SPARSE = sparse.random_array((60, 30), density=0.1, rng=np.random.default_rng(0), format="csr")
 IMAGES = (np.random.default_rng(0).standard_normal((60, 1, 8, 8)), np.arange(60) % 3)
 MIXTURE = "gaussian_mixture:rows=60,features=6,classes=4"
 
@@ -29,6 +31,7 @@ def dropping() -> nn.Module:
 MAKERS: dict[str, Any] = {
     "logistic": lambda **on: P.logistic_regression("breast_cancer", equal=False, partition="by_label", **on),
     "softmax": lambda **on: P.softmax_regression(MIXTURE, **on),
+    "sparse": lambda **on: P.logistic_regression((SPARSE, np.arange(60) % 2), **on),
     "least squares": lambda **on: P.least_squares((np.eye(40), np.arange(40.0)), **on),
     "quadratic": lambda **on: P.quadratic(noise=0.3, **on),
     "sine": lambda **on: P.sine_pl(noise=0.3, **on),
@@ -52,6 +55,15 @@ def test_gradients_and_measurements(name: str) -> None:
         here, there = getattr(one, measure)(x), getattr(two, measure)(x.cuda())
         for column, values in here.items():
             torch.testing.assert_close(there[column].cpu(), values, rtol=1e-6, atol=1e-8)
+
+
+def test_sparse_rows_are_dense_on_a_gpu_if_they_fit() -> None:
+    problem = P.logistic_regression((SPARSE, np.arange(60) % 2), clients=4, device="cuda")
+    assert problem.rows.sparse is None
+    assert problem.rows.features.is_cuda
+    wide = sparse.csr_array((np.ones(60), (np.arange(60), np.arange(60))), shape=(60, 2_000_000_000))
+    with pytest.raises(gs.InputError, match=r"'data' has 60 rows of 2,000,000,001 features, 447.0 GiB \("):
+        P.logistic_regression((wide, np.arange(60) % 2), clients=4, device="cuda")
 
 
 def test_convolutions_are_vmapped_on_a_gpu() -> None:

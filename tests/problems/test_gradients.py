@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from scipy import sparse
 from torch import Tensor, nn
 from torch.func import functional_call
 
@@ -18,6 +19,7 @@ from gossamer.problems.sine import SinePL
 
 P = gs.problems
 RNG = np.random.default_rng(0)
+SPARSE = sparse.random_array((160, 23), density=0.15, rng=np.random.default_rng(1), format="csr")
 FEATURES, NUMBERS = RNG.standard_normal((47, 4)), RNG.standard_normal(47)
 WIDE: dict[str, Any] = {"dtype": "float64", "clients": 5}
 MIXED: dict[str, Any] = {"partition": "iid", **WIDE}
@@ -54,6 +56,9 @@ OBJECTIVES: dict[str, Callable[[], gs.Problem]] = {
     "softmax, all rows": lambda: P.softmax_regression(MIXTURE + ",seed=3", partition="by_label", equal=False, **WIDE),
     "least squares": lambda: P.least_squares((FEATURES, NUMBERS), nonconvex=0.1, **WIDE),
     "least squares, all rows": lambda: P.least_squares((FEATURES, NUMBERS), equal=False, **WIDE),
+    "logistic, sparse": lambda: P.logistic_regression((SPARSE, np.arange(160) % 2), nonconvex=0.1, **MIXED),
+    "softmax, sparse": lambda: P.softmax_regression((SPARSE, np.arange(160) % 7), l2=0.1, equal=False, **WIDE),
+    "least squares, sparse": lambda: P.least_squares((SPARSE, np.arange(160) / 160), equal=False, **MIXED),
     "quadratic": lambda: P.quadratic(noise=0.3, rows=7, **WIDE),
     "sine": lambda: P.sine_pl(noise=0.3, rows=7, **WIDE),
     "one hidden layer": lambda: P.one_hidden_layer(MIXTURE, hidden=3, **WIDE),
@@ -203,6 +208,9 @@ ALONE: dict[str, tuple[Callable[..., gs.Problem], Any, dict[str, Any]]] = {
     "softmax": (P.softmax_regression, "digits", {}),
     "softmax, all rows": (P.softmax_regression, MIXTURE.replace("60", "400"), {"equal": False}),
     "least squares": (P.least_squares, (FEATURES.repeat(20, 0), NUMBERS.repeat(20)), {}),
+    "logistic, sparse": (P.logistic_regression, (SPARSE, np.arange(160) % 2), {"equal": False}),
+    "softmax, sparse": (P.softmax_regression, (SPARSE, np.arange(160) % 7), {"partition": "iid"}),
+    "least squares, sparse": (P.least_squares, (SPARSE, np.arange(160) / 160), {}),
     "quadratic": (P.quadratic, None, {"noise": 0.3, "rows": 57, "d": 37}),
     "sine": (P.sine_pl, None, {"noise": 0.3, "rows": 57, "d": 37}),
 }

@@ -20,6 +20,9 @@ from torch import Tensor
 
 from gossamer.kernels import reference
 from gossamer.kernels.blocks import Blocks as Blocks
+from gossamer.kernels.csr import Csr as Csr
+from gossamer.kernels.csr import Examples as Examples
+from gossamer.kernels.csr_reference import Loss as Loss
 from gossamer.kernels.lines import Line as Line
 from gossamer.kernels.lines import subtract as subtract
 from gossamer.kernels.lines import tensors as tensors

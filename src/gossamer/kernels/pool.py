@@ -20,7 +20,7 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_pool.cache_clear)  # a forked child has none of its parent's threads
 
 
-def split(rows: int, work: int, function: Callable[[int, int], object]) -> None:
+def split(rows: int, work: float, function: Callable[[int, int], object]) -> None:
     """Call function(begin, end) for all rows: at once if there is little work, else in as many threads as torch has."""
     count = min(rows, torch.get_num_threads()) if work >= _WORTH else 1
     if count <= 1:

@@ -175,12 +175,12 @@ class DataProblem(Problem):
         self.rows, self.test, self.d, self._about = rows, test, d, about
         self.clients, self.rows_per_client = rows.clients, rows.least
         self.row_counts = None if rows.are_equal else rows.per_client
-        self.dtype, self.device = rows.dtype, rows.features.device
+        self.dtype, self.device = rows.dtype, rows.device
 
     def only(self, client: int) -> Self:
         """One client's rows; the test rows stay whole."""
         one = copy.copy(self)
-        for name in ("_minimum", "_fingerprint"):
+        for name in ("_minimum", "_fingerprint", "_examples"):
             one.__dict__.pop(name, None)
         one.rows = self.rows.only(client)
         one.clients, one.rows_per_client, one.row_counts = 1, one.rows.least, None

@@ -7,11 +7,13 @@ from typing import Any
 
 import numpy as np
 import torch
+from scipy import sparse
 from torch import Tensor
 
 from gossamer.errors import InputError
-from gossamer.kernels import combination, outputs
+from gossamer.kernels import Examples, Loss, combination, outputs
 from gossamer.problems.base import TOGETHER, DataProblem, Facts, in_groups
+from gossamer.problems.curvature import largest_mean_square, largest_square
 from gossamer.problems.data.datasets import Dataset
 from gossamer.problems.data.holdings import Rows
 
@@ -21,9 +23,12 @@ _ROWS = 1 << 13  # data rows evaluated at once, so that their outputs stay in th
 class LinearModel(DataProblem):
     """f_i(x) = mean of loss(A x, y) over client i's rows + nonconvex * sum_j x_j^2 / (1 + x_j^2) + l2/2 ||x||^2.
 
-    A model x is a matrix (outputs, features) laid out row by row; outputs z are (..., outputs, rows).
+    A model x is a matrix (outputs, features) laid out row by row; outputs z are (..., outputs, rows). On sparse rows
+    the kernels compute gradients and measurements; `losses`, `pull` and `predicted` are for dense rows.
     """
 
+    loss: Loss
+    """As the kernels call it."""
     loss_curvature: float
     """The largest second derivative of the loss by its outputs."""
     loss_slope: float | None = None
@@ -32,7 +37,7 @@ class LinearModel(DataProblem):
     models_at_once = TOGETHER
 
     def __init__(self, rows: Rows, outputs: int, test: Rows | None, nonconvex: float, l2: float, about: Facts) -> None:
-        self.outputs, self.features = outputs, rows.features.shape[1]
+        self.outputs, self.features = outputs, rows.width
         super().__init__(rows, test, outputs * self.features, about)
         self.nonconvex, self.l2 = nonconvex, l2
 
@@ -52,8 +57,29 @@ class LinearModel(DataProblem):
         """(..., rows): the predicted class of each row; None if the labels are numbers."""
         return None
 
+    @cached_property
+    def _examples(self) -> Examples | None:
+        """The clients' rows, if they are sparse."""
+        return self._as_examples(self.rows)
+
+    @cached_property
+    def _test_examples(self) -> Examples | None:
+        """The test rows, if there are any and they are sparse."""
+        return None if self.test is None else self._as_examples(self.test)
+
+    def _as_examples(self, rows: Rows) -> Examples | None:
+        if rows.sparse is None:
+            return None
+        labels, weights = rows.labels.numpy(), None if rows.weights is None else rows.weights.numpy()
+        if self.loss == Loss.LOGISTIC and not rows.labels.is_floating_point():  # of test rows: 0 and 1
+            labels = 2 * labels - 1
+        targets = labels.astype(rows.sparse.values.dtype)
+        return Examples(rows.sparse, targets, rows.counts, weights, self.outputs, self.loss)
+
     def gradient(self, x: Tensor, batch: Tensor | None = None) -> Tensor:
-        """Mean of (derivative by z) times the row, plus the regulariser's gradient; see `products` on rounding."""
+        """Mean of (derivative by z) times the row, plus the regulariser's gradient; see the kernels on rounding."""
+        if self._examples is not None:
+            return self._examples.gradient(x, batch, self.nonconvex, self.l2)
         rows, shape = self.rows, (-1, self.outputs, self.features)
         if batch is not None:
             index = rows.index(batch)
@@ -81,7 +107,7 @@ class LinearModel(DataProblem):
     def evaluate(self, models: Tensor) -> dict[str, Tensor]:
         """Evaluate over all rows of all clients, with matrix-matrix products for many models at a time."""
         losses, norms = [], []
-        for group in in_groups(models):
+        for group in in_groups(models) if self._examples is None else torch.split(models, TOGETHER):
             loss, gradient = self._value(group)
             losses.append(loss)
             norms.append(gradient.norm(dim=1))
@@ -94,6 +120,9 @@ class LinearModel(DataProblem):
         square = wide * wide
         loss = self.nonconvex * (square / (1 + square)).sum(dim=1) + self.l2 / 2 * square.sum(dim=1)
         gradient = self._regulariser_gradient(wide)
+        if self._examples is not None:
+            data, slope = self._examples.measure(wide.to(dtype), derive=True)
+            return loss + data, gradient + slope
         for begin in range(0, rows.total, _ROWS):
             some = slice(begin, begin + _ROWS)
             a, y = rows.features[some].to(dtype), rows.labels[some]
@@ -110,6 +139,10 @@ class LinearModel(DataProblem):
         """Loss (without regulariser) and accuracy on the test rows."""
         if self.test is None:
             return {}
+        are_classes = self.loss != Loss.SQUARES
+        if self._test_examples is not None:
+            loss, accuracy = self._test_examples.measure(models.to(self.dtype), derive=False)
+            return {"loss": loss, "accuracy": accuracy} if are_classes else {"loss": loss}
         parts = []
         for group in in_groups(models.to(self.dtype)):
             sums = torch.zeros(2, len(group), dtype=torch.float64, device=self.device)
@@ -122,25 +155,32 @@ class LinearModel(DataProblem):
                     sums[1] += (classes == y).sum(dim=1)
             parts.append(sums / self.test.total)
         loss, accuracy = torch.cat(parts, dim=1)[:, : len(models)]
-        are_classes = self.predicted(torch.zeros(self.outputs, 1, device=self.device)) is not None
         return {"loss": loss, "accuracy": accuracy} if are_classes else {"loss": loss}
 
     def smoothness(self) -> float:
         """The largest L of a client: of the loss, its curvature times the largest eigenvalue of A'A / rows; of the
         regularisers, l2 and 2 nonconvex, the curvature at zero.
         """
-        largest: float = max(
-            float(torch.linalg.matrix_norm(self.rows.features[mine].double(), 2)) ** 2 / (mine.stop - mine.start)
-            for mine in self.rows.by_client()
-        )
+        rows, largest = self.rows, 0.0
+        if rows.sparse is not None:
+            largest = largest_mean_square(rows.sparse.matrix.astype(np.float64), rows.counts)
+        else:
+            for mine in rows.by_client():
+                square = float(torch.linalg.matrix_norm(rows.features[mine].double(), 2)) ** 2
+                largest = max(largest, square / (mine.stop - mine.start))
         return self.loss_curvature * largest + 2 * self.nonconvex + self.l2
 
     def noise_bound(self) -> float | None:
         """The largest slope of the loss times the mean of ||a||^2 over a client's rows, maximised over clients."""
         if self.loss_slope is None:
             return None
-        squares = self.rows.features.double().square().sum(dim=1)
-        return self.loss_slope * max(float(squares[mine].mean()) for mine in self.rows.by_client())
+        rows = self.rows
+        if rows.sparse is not None:
+            squares = np.asarray((rows.sparse.matrix.astype(np.float64) ** 2).sum(axis=1))
+        else:
+            squares = rows.features.double().square().sum(dim=1).cpu().numpy()
+        sums = np.add.reduceat(squares, rows.first.cpu().numpy())  # by client
+        return self.loss_slope * float((sums / rows.counts).max())
 
     def pl_constant(self) -> float | None:
         """`l2`, by strong convexity, if there is no nonconvex regulariser."""
@@ -169,6 +209,11 @@ class LinearModel(DataProblem):
 
 
 def _flat(features: Any, intercept: bool) -> Any:
+    """A float64 matrix with one line per row, sparse if the features are."""
+    if sparse.issparse(features):
+        rows = sparse.csr_array(features, dtype=np.float64)
+        ones = sparse.csr_array(np.ones((rows.shape[0], 1)))
+        return sparse.hstack([rows, ones], format="csr") if intercept else rows
     flat = np.asarray(features, np.float64).reshape(len(features), -1)
     return np.hstack([flat, np.ones((len(flat), 1))]) if intercept else flat
 
@@ -176,7 +221,7 @@ def _flat(features: Any, intercept: bool) -> Any:
 def matrix(dataset: Dataset, features: Any, scale: float, intercept: bool, dtype: torch.dtype) -> Any:
     """Features as a float64 matrix, divided by `scale`, with an optional column of ones; they must fit into `dtype`."""
     scaled = _flat(features, intercept) / scale
-    largest = float(np.abs(scaled).max(initial=0))
+    largest = float(np.abs(scaled.data if sparse.issparse(scaled) else scaled).max(initial=0))
     if not largest <= torch.finfo(dtype).max:
         raise InputError(f"The features of {dataset.name!r} divided by {scale:g} do not fit into {str(dtype)[6:]}.")
     return scaled
@@ -185,4 +230,5 @@ def matrix(dataset: Dataset, features: Any, scale: float, intercept: bool, dtype
 def published_scale(features: Any, intercept: bool) -> float:
     """||A||_2 / (2 sqrt(N)), the intercept column included."""
     a = _flat(features, intercept)
-    return float(np.sqrt(np.linalg.eigvalsh(a.T @ a)[-1]) / (2 * np.sqrt(len(a))))
+    largest = largest_square(a) if sparse.issparse(a) else np.linalg.eigvalsh(a.T @ a)[-1]
+    return float(np.sqrt(largest) / (2 * np.sqrt(a.shape[0])))

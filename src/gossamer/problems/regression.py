@@ -6,14 +6,18 @@ from typing import Any, Literal, TypeVar
 
 import numpy as np
 import torch
+from scipy import sparse
 from torch import Tensor
 from torch.nn.functional import softplus
 
 from gossamer.errors import InputError, check_bool, check_choice, check_nonnegative, check_positive
+from gossamer.kernels import Csr, Loss
 from gossamer.problems.base import Facts, as_device, as_dtype
+from gossamer.problems.curvature import least_residual, smallest_square
 from gossamer.problems.data.datasets import Dataset, load
 from gossamer.problems.data.holdings import Rows
 from gossamer.problems.data.partition import Partition, split
+from gossamer.problems.data.readers import check_dense
 from gossamer.problems.linear import LinearModel, matrix, published_scale
 from gossamer.registry import objectives
 
@@ -29,6 +33,7 @@ class LogisticRegression(LinearModel):
     Test rows are stored as they are; their label is 1 for the second class and 0 for the first.
     """
 
+    loss = Loss.LOGISTIC
     loss_curvature = 0.25
     loss_slope = 1.0
 
@@ -57,6 +62,7 @@ class LogisticRegression(LinearModel):
 class SoftmaxRegression(LinearModel):
     """Cross-entropy of softmax(z): one row of x per class."""
 
+    loss = Loss.SOFTMAX
     loss_curvature = 0.5
     loss_slope = 2.0
 
@@ -91,6 +97,7 @@ def _at(y: Tensor, z: Tensor) -> Tensor:
 class LeastSquares(LinearModel):
     """Losses (z - y)^2 / 2."""
 
+    loss = Loss.SQUARES
     loss_curvature = 1.0
 
     def losses(self, z: Tensor, y: Tensor) -> Tensor:
@@ -102,9 +109,11 @@ class LeastSquares(LinearModel):
         return z - y.unsqueeze(-2)
 
     def pl_constant(self) -> float | None:
-        """The smallest non-zero eigenvalue of the Hessian."""
+        """The smallest non-zero eigenvalue of the Hessian; of sparse rows with many features and many rows, `l2`."""
         if self.nonconvex:
             return None
+        if self.rows.sparse is not None:
+            return smallest_square(self._weighted()[0], self.l2)
         a = self.rows.features.double()
         weighted = a if self.rows.weights is None else a * self.rows.weights[:, None]
         eigenvalues = torch.linalg.eigvalsh(weighted.T @ a / len(a)) + self.l2
@@ -115,12 +124,22 @@ class LeastSquares(LinearModel):
         """f*, exact unless there is a nonconvex regulariser."""
         if self.nonconvex:
             return super().minimum()
+        if self.rows.sparse is not None:
+            return least_residual(*self._weighted(), self.l2) / 2
         a, y = self.rows.features.double(), self.rows.labels.double()
         root = (torch.ones_like(y) if self.rows.weights is None else self.rows.weights).div(len(y)).sqrt()
         ridge = self.l2**0.5 * torch.eye(self.d, dtype=torch.float64, device=self.device)
         left, right = torch.cat([a * root[:, None], ridge]), torch.cat([y * root, y.new_zeros(self.d)])
         x = torch.linalg.lstsq(left.cpu(), right.cpu()[:, None], driver="gelsd").solution[:, 0]
         return float((left.cpu() @ x - right.cpu()).square().sum() / 2)
+
+    def _weighted(self) -> tuple[Any, Any]:
+        """Sparse rows and labels, such that f(x) is ||A x - y||^2 / 2 + l2/2 ||x||^2."""
+        rows = self.rows
+        assert rows.sparse is not None
+        weights = np.ones(rows.total) if rows.weights is None else rows.weights.numpy()
+        root = np.sqrt(weights / rows.total)
+        return scaled_rows(rows.sparse.matrix.astype(np.float64), root), rows.labels.double().numpy() * root
 
 
 @objectives.register("logistic_regression")
@@ -144,7 +163,7 @@ def logistic_regression(
 
     Args:
         data: `"a9a"`, `"breast_cancer"` (embedded), the path of a LIBSVM file, or anything that
-            `gossamer.problems.load` takes; with two classes.
+            `gossamer.problems.load` takes; with two classes. Sparse features (LIBSVM, SciPy) stay sparse on a CPU.
         clients: Number of clients.
         partition: `"sorted"` by label, as in the paper, `"iid"`, `"by_label"`, `"dirichlet:0.5"` or `"shards:2"`.
         equal: Give every client equally many rows and drop the remainder, as in the paper; else keep all rows.
@@ -263,7 +282,7 @@ class _Common:
         data = self.dataset
         features, labels = self._matrix(data.features), as_labels(data.labels)
         if sign is not None:
-            features, labels = features * sign[:, None], np.ones(len(sign))
+            features, labels = scaled_rows(features, sign), np.ones(len(sign))
         rows = Rows.share(features, labels, self.shares, self.dtype, self.device)
         rows.named = torch.from_numpy(np.asarray(data.labels, np.float64)[np.concatenate(self.shares)])
         test = None
@@ -280,4 +299,22 @@ class _Common:
         return kind(rows, outputs, test, *weights, self.about | {"nonconvex": nonconvex, "l2": l2})
 
     def _matrix(self, features: Any) -> Any:
-        return matrix(self.dataset, features, self.scale, self.intercept, self.dtype)
+        """The features as a matrix, dense unless sparse rows are smaller and can be used."""
+        found = matrix(self.dataset, features, self.scale, self.intercept, self.dtype)
+        itemsize, on_cpu = self.dtype.itemsize, self.device.type == "cpu"
+        if not sparse.issparse(found):
+            return found
+        if on_cpu and Csr.bytes_of(found, itemsize) < found.shape[0] * found.shape[1] * itemsize:
+            return found
+        if not on_cpu:
+            free, _ = torch.cuda.mem_get_info(self.device)
+            check_dense(f"'{self.dataset.name}'", found.shape, itemsize, free)
+        return found.astype(torch.empty(0, dtype=self.dtype).numpy().dtype).toarray()
+
+
+def scaled_rows(rows: Any, factors: Any) -> Any:
+    """Each row times its factor; sparse rows stay sparse."""
+    if not sparse.issparse(rows):
+        return rows * factors[:, None]
+    values = rows.data * np.repeat(factors, np.diff(rows.indptr))
+    return sparse.csr_array((values, rows.indices, rows.indptr), shape=rows.shape)

@@ -3,6 +3,7 @@
 import argparse
 import contextlib
 import inspect
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -129,7 +130,7 @@ def describe(options: argparse.Namespace) -> int:
         "data": dataset.name,
         "partition": options.partition,
         "rows": len(dataset.labels),
-        "features": int(dataset.features[0].size),
+        "features": math.prod(dataset.features.shape[1:]),
         "test_rows": 0 if dataset.test_labels is None else len(dataset.test_labels),
         "dropped": int(len(dataset.labels) - counts.sum()),
         "labels": names,

@@ -116,7 +116,7 @@ def _dither_rows(
         for start in range(0, d, _CHUNK):
             stop = min(d, start + _CHUNK)
             fill(seeds[i], clients[i], place[0], place[1], start // per, (stop - start + per - 1) // per, u)
-            _difference(value[i, start:stop], None if own is None else own[i, start:stop], e)
+            _difference(value[i, start:stop], None if own is None else own[i, start:stop], e[: stop - start])
             low = start
             while low < stop:
                 high, by = min(stop, ends[b]), norm[i, b]

@@ -1,5 +1,7 @@
 """Data sets: real ones from files, downloaded if missing; small embedded ones; synthetic ones."""
 
+import dataclasses
+import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,14 +10,17 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from scipy import sparse
 
 from gossamer.errors import DataError, InputError, check_integer, check_nonnegative, check_path, settle
 from gossamer.problems.data.download import fetch
-from gossamer.problems.data.readers import PACKINGS, packing_of, read_bytes, read_idx, read_libsvm
+from gossamer.problems.data.readers import PACKINGS, check_dense, packing_of, read_bytes, read_idx, read_libsvm
 from gossamer.problems.data.sources import FILES, File
 from gossamer.registry import datasets, normal
 
 Array = npt.NDArray[Any]
+Features = Any
+"""An array, or a SciPy matrix in compressed rows, as LIBSVM files give it where this is smaller."""
 Folder = str | os.PathLike[str] | None
 
 
@@ -24,11 +29,11 @@ class Dataset:
     """Rows of features with a label each, and optional test rows."""
 
     name: str
-    features: Array
-    """(rows, ...): numbers, or images as (rows, channels, height, width)."""
+    features: Features
+    """(rows, ...): numbers, or images as (rows, channels, height, width). SciPy's sparse matrices stay sparse."""
     labels: Array
     """(rows,): a class or a number each; (rows, ...) for a module with its own loss."""
-    test_features: Array | None = None
+    test_features: Features | None = None
     test_labels: Array | None = None
     peak: float = 1.0
     """The largest possible value of a feature, if known: 255 for bytes."""
@@ -36,25 +41,36 @@ class Dataset:
     def __post_init__(self) -> None:
         for name in ("features", "labels", "test_features", "test_labels"):
             value = getattr(self, name)
-            settle(self, **{name: value if value is None else np.asarray(value)})
+            settle(self, **{name: value if value is None else as_array(value)})
         for features, labels, which in (
             (self.features, self.labels, self.name),
             (self.test_features, self.test_labels, f"the test rows of {self.name}"),
         ):
             if features is None or labels is None:
                 continue
-            if features.ndim < 2 or len(features) == 0:
+            if features.ndim < 2 or features.shape[0] == 0:
                 raise InputError(f"{which} must have rows of features, got features of shape {features.shape}.")
-            if features[0].size == 0:
+            if math.prod(features.shape[1:]) == 0:
                 raise InputError(f"{which} must have at least one feature per row, got shape {features.shape}.")
-            if labels.ndim == 0 or len(features) != len(labels):
-                raise InputError(f"{which} has {len(features)} rows of features, but labels of shape {labels.shape}.")
+            if labels.ndim == 0 or features.shape[0] != len(labels):
+                count = features.shape[0]
+                raise InputError(f"{which} has {count} rows of features, but labels of shape {labels.shape}.")
             for values, what in ((features, "a feature"), (labels, "a label")):
                 if values.dtype.kind not in "biuf":
                     raise InputError(f"{which} must hold numbers, got {values.dtype}.")
-                if values.dtype.kind == "f" and not np.isfinite(values).all():
-                    row = int(np.flatnonzero(~np.isfinite(values.reshape(len(values), -1)).all(axis=1))[0])
+                row = _first_infinite(values)
+                if row is not None:
                     raise InputError(f"Row {row} of {which} has {what} that is NaN or Inf.")
+
+    def dense(self) -> "Dataset":
+        """The same with arrays in place of sparse matrices."""
+        made: dict[str, Array] = {}
+        for name in ("features", "test_features"):
+            value = getattr(self, name)
+            if sparse.issparse(value):
+                check_dense(f"'{self.name}'", value.shape, value.dtype.itemsize)
+                made[name] = value.toarray()
+        return dataclasses.replace(self, **made) if made else self  # type: ignore[arg-type]
 
     def classes(self, what: str) -> Array:
         """The different labels, which `what` uses as classes 0, 1, ...; a test label that does not occur is refused."""
@@ -79,7 +95,8 @@ def load(data: Any, data_dir: Folder = None, test: Any = None) -> Dataset:
     Args:
         data: A name (`"a9a"`, `"mnist"`, `"fashion_mnist"`, `"digits"`, `"breast_cancer"`, `"gaussian_mixture:..."`),
             the path of a LIBSVM file (plain, .xz, .bz2 or .gz; its test rows in `NAME.t` beside it), a `Dataset`, a
-            torch `Dataset` of (features, label) pairs, or a pair of arrays or tensors.
+            torch `Dataset` of (features, label) pairs, or a pair of arrays or tensors; features may be a SciPy sparse
+            matrix.
         data_dir: The folder searched first; then $GOSSAMER_DATA and the user's cache. Missing files are downloaded into
             the cache, unless $GOSSAMER_OFFLINE is set.
         test: The test rows, if `data` is a torch `Dataset` or a pair.
@@ -242,8 +259,39 @@ def _libsvm(name: str, paths: Sequence[Path], checksums: Sequence[str | None] = 
     parts = [read_libsvm(path, checksum) for path, checksum in zip(paths, checksums, strict=False)]
     # The width of a file is its largest index; training and test rows need the same width.
     width = max(features.shape[1] for features, _ in parts)
-    padded = [(np.pad(x, ((0, 0), (0, width - x.shape[1]))), y) for x, y in parts]
+    padded: list[tuple[Features, Array]] = []
+    for features, labels in parts:
+        rows = sparse.csr_array((features.data, features.indices, features.indptr), shape=(len(labels), width))
+        is_smaller = rows.data.nbytes + rows.indices.nbytes + rows.indptr.nbytes < 8 * len(labels) * width
+        padded.append((rows if is_smaller else rows.toarray(), labels))
     return Dataset(name, *padded[0], *(padded[1] if len(padded) > 1 else ()))
+
+
+def as_array(value: Any) -> Any:
+    """A NumPy array, or a SciPy matrix in compressed rows: sorted, no entry twice, no feature from 2^31 on."""
+    if not sparse.issparse(value):
+        return np.asarray(value)
+    try:
+        found = sparse.csr_array(value)
+        found.check_format(full_check=True)
+    except ValueError as error:
+        raise InputError(f"The sparse matrix of shape {value.shape} is not valid: {str(error).rstrip('.')}.") from None
+    if found.ndim == 2 and found.shape[1] > np.iinfo(np.int32).max:
+        raise InputError(f"Sparse rows can have at most 2,147,483,647 features, got {found.shape[1]:,}.")
+    if not found.has_canonical_format:
+        found = found.copy()  # not to change what the caller holds
+        found.sum_duplicates()
+    return found
+
+
+def _first_infinite(values: Any) -> int | None:
+    """The first row with a number that is NaN or Inf; None if there is none."""
+    numbers = values.data if sparse.issparse(values) else values
+    if numbers.dtype.kind != "f" or np.isfinite(numbers).all():
+        return None
+    if sparse.issparse(values):
+        return int(np.searchsorted(values.indptr, np.flatnonzero(~np.isfinite(numbers))[0], "right")) - 1
+    return int(np.flatnonzero(~np.isfinite(values.reshape(len(values), -1)).all(axis=1))[0])
 
 
 def _idx(name: str, data_dir: Folder) -> Dataset:
@@ -252,7 +300,7 @@ def _idx(name: str, data_dir: Folder) -> Dataset:
     return Dataset(name, x, y, test_x, test_y, peak=255.0)
 
 
-def _arrays(data: Any, what: str) -> tuple[Array, Array]:
+def _arrays(data: Any, what: str) -> tuple[Features, Array]:
     """Features and labels of a pair, or of a torch Dataset."""
     import torch
 
@@ -271,10 +319,15 @@ def _arrays(data: Any, what: str) -> tuple[Array, Array]:
         raise InputError(f"`{what}` must be a pair (features, labels), got {len(data)} parts.")
     try:
         features, labels = (
-            part.detach().cpu().numpy() if isinstance(part, torch.Tensor) else np.asarray(part) for part in data
+            part.detach().cpu().numpy()
+            if isinstance(part, torch.Tensor)
+            else part
+            if sparse.issparse(part)
+            else np.asarray(part)
+            for part in data
         )
     except (TypeError, ValueError):
         raise InputError(f"`{what}` must be a pair (features, labels) of arrays or tensors.") from None
-    if features.ndim < 2 or len(features) == 0:
+    if features.ndim < 2 or features.shape[0] == 0:
         raise InputError(f"`{what}` must hold rows of features, got features of shape {features.shape}.")
     return features, labels

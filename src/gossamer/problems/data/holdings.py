@@ -5,9 +5,12 @@ from typing import Any
 
 import numpy as np
 import torch
+from scipy.sparse import issparse
 from torch import Tensor
 
 from gossamer.errors import InputError
+from gossamer.kernels import Csr
+from gossamer.problems.data.readers import check_dense
 
 Affine = tuple[float, float]
 """Shift and scale of the features."""
@@ -18,13 +21,17 @@ class Rows:
     """Features and labels of all clients, one client's rows after another's.
 
     Pixels are stored as bytes, and converted to (byte - shift) / scale when used. This takes a quarter of the
-    memory, and of the random reads for a minibatch.
+    memory, and of the random reads for a minibatch. Rows of a linear model may be `sparse`.
     """
 
     def __init__(
-        self, features: Tensor, labels: Tensor, counts: Sequence[int], dtype: torch.dtype, affine: Affine = _PLAIN
+        self, features: Tensor | Csr, labels: Tensor, counts: Sequence[int], dtype: torch.dtype, affine: Affine = _PLAIN
     ) -> None:
-        self.features, self.labels = features, labels  # (rows, ...), (rows, ...)
+        self.labels, self.device = labels, labels.device  # (rows, ...)
+        self.sparse: Csr | None = None
+        if isinstance(features, Csr):
+            self.sparse, features = features, labels.new_empty(0, features.width, dtype=dtype)
+        self._dense = features  # (rows, ...), or nothing
         self.named: Tensor | None = None  # the data set's labels, if the objective transforms them
         self.dtype, (self._shift, self._scale) = dtype, affine
         self._is_plain = features.dtype == dtype
@@ -33,13 +40,21 @@ class Rows:
         self.clients, self.total = len(counts), sum(counts)
         self.least = min(counts)
         self.are_equal = self.least == max(counts)
-        self.per_client = torch.tensor(self.counts, device=features.device)
+        self.per_client = torch.tensor(self.counts, device=self.device)
         self.first = torch.cumsum(self.per_client, 0) - self.per_client
         self._first_column = self.first[:, None]
-        self.width = features[0].numel()
+        self.width = features.shape[1:].numel()
         # f is the mean over clients, so a row of a client with few rows weighs more.
         share = self.total / (self.clients * self.per_client.double())
         self.weights = None if self.are_equal else torch.repeat_interleave(share, self.per_client)
+
+    @property
+    def features(self) -> Tensor:
+        """(rows, ...): the features as they are stored; sparse rows are made dense, so this is for small data."""
+        if self.sparse is None:
+            return self._dense
+        check_dense("The data", (self.total, self.width), self.dtype.itemsize)
+        return self.sparse.dense(slice(None))
 
     @classmethod
     def share(
@@ -51,10 +66,13 @@ class Rows:
         device: torch.device,
         affine: Affine = _PLAIN,
     ) -> "Rows":
-        """Give client i the rows with numbers `shares[i]`; class labels stay integers."""
+        """Give client i the rows with numbers `shares[i]`; class labels stay integers, and a SciPy matrix sparse."""
         order = np.concatenate(shares)
-        x, y = (torch.from_numpy(np.ascontiguousarray(_native(part[order]))) for part in (features, labels))
+        y = torch.from_numpy(np.ascontiguousarray(_native(labels[order])))
         kept = y.to(device, dtype if y.is_floating_point() else torch.int64)
+        if issparse(features):
+            return cls(Csr.of(features[order], dtype), kept, [len(share) for share in shares], dtype)
+        x = torch.from_numpy(np.ascontiguousarray(_native(features[order])))
         if x.dtype == torch.uint8:
             return cls(x.to(device), kept, [len(share) for share in shares], dtype, affine)
         x = x.to(device, dtype)
@@ -66,17 +84,22 @@ class Rows:
 
     def only(self, client: int) -> "Rows":
         """A copy of one client's rows."""
-        mine, counts = list(self.by_client())[client], [self.counts[client]]
-        affine = self._shift, self._scale
-        return Rows(self.features[mine].clone(), self.labels[mine].clone(), counts, self.dtype, affine)
+        first, counts = int(self.first[client]), [self.counts[client]]
+        mine = slice(first, first + counts[0])
+        features = self._dense[mine].clone() if self.sparse is None else self.sparse.part(mine)
+        return Rows(features, self.labels[mine].clone(), counts, self.dtype, (self._shift, self._scale))
 
     def content(self) -> list[Any]:
         """What a fingerprint covers: all rows, and which client holds which."""
-        return [self.features, self.labels, self.counts, str(self.dtype), self._shift, self._scale]
+        a = self.sparse
+        features = self._dense if a is None else [a.indptr, a.indices, a.values, a.width]
+        return [features, self.labels, self.counts, str(self.dtype), self._shift, self._scale]
 
     def inputs(self, which: Tensor | slice | list[int]) -> Tensor:
         """The features of some rows, as numbers."""
-        rows = self.features[which]
+        if self.sparse is not None:
+            return self.sparse.dense(which)
+        rows = self._dense[which]
         # A module may change its input in place, so it gets a copy.
         return rows.clone() if self._is_plain and isinstance(which, slice) else self._numbers(rows)
 
@@ -90,9 +113,9 @@ class Rows:
             return self._numbers(torch.index_select(self.features, 0, flat))
         count = len(flat)
         if len(self._taken) < count:
-            self._taken = self.features.new_empty(count, *self.features.shape[1:])
+            self._taken = self._dense.new_empty(count, *self._dense.shape[1:])
             self._scaled = self._taken if self._is_plain else self._taken.to(self.dtype)
-        taken = torch.index_select(self.features, 0, flat, out=self._taken[:count])
+        taken = torch.index_select(self._dense, 0, flat, out=self._taken[:count])
         return taken if self._is_plain else self._numbers(taken, self._scaled[:count])
 
     def _numbers(self, rows: Tensor, out: Tensor | None = None) -> Tensor:
@@ -115,8 +138,11 @@ class Rows:
         values, which = torch.unique(labels, return_inverse=True)
         if len(values) > most:
             return None
-        counts = [torch.bincount(which[mine], minlength=len(values)).tolist() for mine in self.by_client()]
-        return [f"{value:g}" for value in values.tolist()], counts
+        client = torch.repeat_interleave(
+            torch.arange(self.clients, device=labels.device), self.per_client.to(labels.device)
+        )
+        counts = torch.bincount(client * len(values) + which, minlength=self.clients * len(values))
+        return [f"{value:g}" for value in values.tolist()], counts.view(self.clients, len(values)).tolist()
 
     def by_client(self) -> Iterator[slice]:
         """Each client's rows."""

@@ -13,7 +13,7 @@ from typing import IO, Any
 import numpy as np
 import numpy.typing as npt
 
-from gossamer.errors import DataError
+from gossamer.errors import DataError, InputError
 
 Array = npt.NDArray[Any]
 PACKINGS: dict[str, Callable[[IO[bytes]], IO[bytes]]] = {
@@ -23,7 +23,7 @@ PACKINGS: dict[str, Callable[[IO[bytes]], IO[bytes]]] = {
     "": lambda packed: packed,
 }
 _MOST_BYTES = 4 << 30  # uncompressed
-_MOST_DENSE_BYTES = 8 << 30
+_MOST_DENSE_BYTES = 8 << 30  # of sparse rows that are stored densely
 _IDX_LABELS, _IDX_IMAGES = 2049, 2051  # the magic numbers of the format
 
 
@@ -63,29 +63,37 @@ def read_idx(path: Path, sha256: str | None = None) -> Array:
     return np.frombuffer(content, np.uint8, offset=start).reshape(shape)
 
 
-def read_libsvm(path: Path, sha256: str | None = None) -> tuple[Array, Array]:
-    """Features and labels of a LIBSVM file."""
+def read_libsvm(path: Path, sha256: str | None = None) -> tuple[Any, Array]:
+    """Features, as a SciPy matrix in compressed rows, and labels of a LIBSVM file."""
+    from scipy.sparse import csr_array
     from sklearn.datasets import load_svmlight_file
 
     content = read_bytes(path, sha256)
     try:
         # An explicit `zero_based` keeps column j where the file says it is; LIBSVM counts from 1.
-        sparse, labels = load_svmlight_file(io.BytesIO(content), zero_based=False)
+        found, labels = load_svmlight_file(io.BytesIO(content), zero_based=False)
     except (ValueError, OverflowError, IndexError) as error:
         raise DataError(f"'{path}' is not a LIBSVM file{_bad_line(content)}: {str(error).rstrip('.')}.") from None
-    if sparse.shape[0] == 0 or sparse.nnz == 0:
-        raise DataError(f"'{path}' holds no {'features' if sparse.shape[0] else 'rows'}.")
-    size = 8 * sparse.shape[0] * sparse.shape[1]
-    if size > _MOST_DENSE_BYTES:
-        raise DataError(
-            f"'{path}' has {sparse.shape[0]:,} rows of {sparse.shape[1]:,} features, {size / 2**30:.0f} GiB when "
-            f"stored densely; the limit is {_MOST_DENSE_BYTES >> 30} GiB, so use fewer rows or features."
+    features = csr_array(found)
+    if features.shape[0] == 0 or features.nnz == 0:
+        raise DataError(f"'{path}' holds no {'features' if features.shape[0] else 'rows'}.")
+    bad = np.flatnonzero(~np.isfinite(features.data))
+    if len(bad):
+        row, column = np.searchsorted(features.indptr, bad[0], "right"), features.indices[bad[0]] + 1
+        raise DataError(f"'{path}' holds {features.data[bad[0]]} in row {row}, feature {column}.")
+    return features, labels
+
+
+def check_dense(what: str, shape: tuple[int, int], itemsize: int, most: int = _MOST_DENSE_BYTES) -> None:
+    """Refuse to store sparse rows densely if they take more than `most` bytes."""
+    rows, features = shape
+    size = rows * features * itemsize
+    if size > most:
+        raise InputError(
+            f"{what} has {rows:,} rows of {features:,} features, {size / 2**30:.1f} GiB ({size:,} bytes) when stored "
+            f"densely; the limit is {most / 2**30:.1f} GiB, so use fewer rows or features, or a linear objective on a "
+            "CPU, which keeps them sparse."
         )
-    dense = sparse.toarray()
-    if not np.isfinite(dense).all():
-        row, column = np.argwhere(~np.isfinite(dense))[0]
-        raise DataError(f"'{path}' holds {dense[row, column]} in row {row + 1}, feature {column + 1}.")
-    return dense, labels
 
 
 def _bad_line(content: bytes) -> str:

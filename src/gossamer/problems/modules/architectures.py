@@ -43,7 +43,7 @@ def network(name: str, **defaults: Any) -> Callable[[Callable[..., nn.Module]], 
             bound = signature.bind(*positional, **named)
             bound.apply_defaults()
             settings = bound.arguments
-            dataset = load(settings.pop("data"), settings.pop("data_dir"), settings.pop("test"))
+            dataset = load(settings.pop("data"), settings.pop("data_dir"), settings.pop("test")).dense()
             mine = {p.name: settings.pop(p.name) for p in own}
             classes = _classes(dataset)
             whole = {k: v.astype(np.int64) for k in ("labels", "test_labels") if (v := getattr(dataset, k)) is not None}

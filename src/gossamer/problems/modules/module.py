@@ -355,7 +355,7 @@ def module_problem(
         raise InputError(f"`loss` must be a function of (output, labels), got {type(loss).__name__}.")
     check_choice("pixels", pixels, ("unit", "raw", "standard"))
     kind, where = as_dtype(dtype), as_device(device)
-    dataset = load(data, data_dir, test)
+    dataset = load(data, data_dir, test).dense()
     shares = split(dataset.labels, clients, partition, seed, equal=equal)
     affine = _normalisation(dataset, pixels)
     rows = Rows.share(dataset.features, dataset.labels, shares, kind, where, affine)

@@ -1,0 +1,275 @@
+"""Numba kernels of linear models on sparse rows: gradients of clients, and measurements of many models.
+
+Nothing is gathered or made dense. A sum has one order, whatever is computed beside it. Sums over rows are float64.
+Row numbers and columns are unsigned, as numba would otherwise ask of each whether it counts from the end.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from gossamer.kernels.compile import jit
+from gossamer.kernels.cpu.elementary import exp, log1p
+from gossamer.kernels.csr_reference import Loss
+
+_LOGISTIC, _SOFTMAX = int(Loss.LOGISTIC), int(Loss.SOFTMAX)
+_ROWS = 256  # rows of a client whose outputs are computed before the next step
+_NUMBERS = 4096  # outputs of a block of rows at many models, to stay in the fastest cache
+_ONE, _TWO, _THREE, _FOUR = np.uint64(1), np.uint64(2), np.uint64(3), np.uint64(4)
+
+
+@jit()
+def gradients(
+    x: Any, out: Any, batch: Any, whole: bool, first: Any, counts: Any, indptr: Any, indices: Any, values: Any,
+    targets: Any, outputs: int, loss: int, nonconvex: float, l2: float, begin: int, end: int,
+) -> int:  # fmt: skip
+    """Write row i of `out`, for begin <= i < end: the gradient at row i of x over rows `batch[i]`, or over all.
+
+    Returns the first i whose batch has a row that the client does not have; -1 if there is none.
+    """
+    places = np.empty(_ROWS, np.uint64)
+    z = np.empty((outputs, _ROWS), x.dtype)
+    total = np.empty(x.shape[1])
+    for i in range(begin, end):
+        client = i % first.shape[0]
+        start, most = first[client], counts[client]
+        size = most if whole else batch.shape[1]
+        total[:] = 0
+        for at in range(0, size, _ROWS):
+            some = min(_ROWS, size - at)
+            for b in range(some):
+                row = at + b if whole else batch[i, at + b]
+                if row < 0 or row >= most:
+                    return i
+                places[b] = start + row
+            _outputs(x[i], z, places[:some], indptr, indices, values)
+            _derivatives(z, places[:some], targets, loss)
+            _add_rows(total, z, places[:some], indptr, indices, values)
+        _finish(x[i], out[i], total, size, nonconvex, l2)
+    return -1
+
+
+@jit()
+def _outputs(x: Any, z: Any, places: Any, indptr: Any, indices: Any, values: Any) -> None:
+    """z[o, b] = the sum over a row's entries, in their order, of value times x[o, column]."""
+    width = x.shape[0] // z.shape[0]
+    for o in range(z.shape[0]):
+        own, sums = x[o * width : (o + 1) * width], z[o]
+        for b in range(places.shape[0]):
+            total = 0.0
+            for k in range(indptr[places[b]], indptr[places[b] + _ONE]):
+                total += np.float64(values[k]) * np.float64(own[indices[k]])
+            sums[b] = total
+
+
+@jit()
+def _derivatives(z: Any, places: Any, targets: Any, loss: int) -> None:
+    """Replace the outputs of each row by the derivative of its loss."""
+    one = z.dtype.type(1)
+    rows, margins = places.shape[0], z[0]
+    if loss == _LOGISTIC:
+        for b in range(rows):
+            margins[b] *= targets[places[b]]
+        for b in range(rows):
+            small = exp(-abs(margins[b]))
+            share = one / (one + small)
+            margins[b] = -(share * small if margins[b] >= 0 else share)
+        for b in range(rows):
+            margins[b] *= targets[places[b]]
+    elif loss == _SOFTMAX:
+        _softmax_derivatives(z, places, targets)
+    else:
+        for b in range(rows):
+            margins[b] -= targets[places[b]]
+
+
+@jit()
+def _softmax_derivatives(z: Any, places: Any, targets: Any) -> None:
+    """Replace the outputs of each row by softmax(z), minus 1 at the label."""
+    outputs, rows, one = z.shape[0], places.shape[0], z.dtype.type(1)
+    largest, total = z[0, :rows].copy(), np.zeros(rows, z.dtype)
+    for o in range(1, outputs):
+        for b in range(rows):
+            largest[b] = max(z[o, b], largest[b])
+    for o in range(outputs):
+        for b in range(rows):
+            z[o, b] = exp(z[o, b] - largest[b])
+            total[b] += z[o, b]
+    for o in range(outputs):
+        for b in range(rows):
+            z[o, b] /= total[b]
+    for b in range(rows):
+        z[np.int64(targets[places[b]]), b] -= one
+
+
+@jit()
+def _add_rows(total: Any, z: Any, places: Any, indptr: Any, indices: Any, values: Any) -> None:
+    """total[o, column] += z[o, b] times value, row after row."""
+    width = total.shape[0] // z.shape[0]
+    for o in range(z.shape[0]):
+        own, factors = total[o * width : (o + 1) * width], z[o]
+        for b in range(places.shape[0]):
+            factor = np.float64(factors[b])
+            for k in range(indptr[places[b]], indptr[places[b] + _ONE]):
+                own[indices[k]] += factor * np.float64(values[k])
+
+
+@jit()
+def _finish(x: Any, out: Any, total: Any, size: int, nonconvex: float, l2: float) -> None:
+    """The mean over the rows, plus the gradient of the regularisers."""
+    kind = x.dtype.type
+    one, two, a, b, rows = kind(1), kind(2), kind(nonconvex), kind(l2), np.float64(size)
+    if nonconvex == 0:
+        for j in range(x.shape[0]):
+            out[j] = kind(total[j] / rows) + b * x[j]
+    else:
+        for j in range(x.shape[0]):
+            bend = one + x[j] * x[j]
+            out[j] = kind(total[j] / rows) + (b * x[j] + a * (two * x[j] / (bend * bend)))
+
+
+@jit()
+def measure(
+    models: Any, indptr: Any, indices: Any, values: Any, targets: Any, weights: Any, outputs: int, loss: int,
+    derive: bool, sums: Any, hits: Any, gradient: Any,
+) -> None:  # fmt: skip
+    """Add up over all rows, for many models: losses, and either the gradients or the rows that are classified rightly.
+
+    Lane o * many + m of `models` (features, lanes) and of `gradient` belongs to output o of model m, so that each entry
+    of a row is one operation on contiguous vectors. `weights` of length 0 are 1.
+    """
+    lanes, many, total = models.shape[1], sums.shape[0], targets.shape[0]
+    rows = max(1, _NUMBERS // lanes)
+    z, each = np.empty((rows, lanes), models.dtype), np.empty((rows, many), models.dtype)
+    factors = np.ones(rows, models.dtype)
+    for begin in range(0, total, rows):
+        some = min(rows, total - begin)
+        labels, ends = targets[begin : begin + some], indptr[begin : begin + some + 1]
+        if loss == _LOGISTIC:  # outputs times labels: margins
+            factors[:some] = labels
+        _many_outputs(models, z, factors, ends, indices, values)
+        if loss == _LOGISTIC:
+            _logistic(z, each, labels, derive, hits)
+        elif loss == _SOFTMAX:
+            _softmax(z, each, labels, derive, hits)
+        else:
+            _squares(z, each, labels)
+        _add_losses(sums, each, weights[begin : begin + some], some)
+        if derive:
+            _add_many(gradient, z, factors, weights[begin : begin + some], ends, indices, values)
+
+
+@jit()
+def _many_outputs(models: Any, z: Any, factors: Any, ends: Any, indices: Any, values: Any) -> None:
+    """z[r, lane] = the sum over a row's entries, in their order, of factor times value times model."""
+    lanes = z.shape[1]
+    for r in range(ends.shape[0] - 1):
+        factor, k, stop, own = factors[r], ends[r], ends[r + 1], z[r]
+        if lanes == 1:
+            total = z.dtype.type(0)
+            for at in range(k, stop):
+                total += (factor * values[at]) * models[indices[at], 0]
+            own[0] = total
+            continue
+        own[:] = 0
+        while k + _THREE < stop:  # four entries at a time: a quarter of the loads and stores of z
+            a, at_a = factor * values[k], models[indices[k]]
+            b, at_b = factor * values[k + _ONE], models[indices[k + _ONE]]
+            c, at_c = factor * values[k + _TWO], models[indices[k + _TWO]]
+            d, at_d = factor * values[k + _THREE], models[indices[k + _THREE]]
+            for m in range(lanes):
+                own[m] = (((own[m] + a * at_a[m]) + b * at_b[m]) + c * at_c[m]) + d * at_d[m]
+            k += _FOUR
+        while k < stop:
+            a, at_a = factor * values[k], models[indices[k]]
+            for m in range(lanes):
+                own[m] += a * at_a[m]
+            k += _ONE
+
+
+@jit()
+def _add_losses(sums: Any, each: Any, weights: Any, rows: int) -> None:
+    """sums[m] += weight times the loss of each row."""
+    for r in range(rows):
+        weight = weights[r] if weights.shape[0] else 1.0
+        for m in range(sums.shape[0]):
+            sums[m] += weight * np.float64(each[r, m])
+
+
+@jit()
+def _add_many(gradient: Any, z: Any, factors: Any, weights: Any, ends: Any, indices: Any, values: Any) -> None:
+    """gradient[column, lane] += weight times factor times value times z[r, lane], row after row."""
+    lanes = z.shape[1]
+    wide = np.empty(lanes)
+    for r in range(ends.shape[0] - 1):
+        factor = np.float64(factors[r]) * (weights[r] if weights.shape[0] else 1.0)
+        if lanes == 1:
+            pull = factor * np.float64(z[r, 0])
+            for k in range(ends[r], ends[r + 1]):
+                gradient[indices[k], 0] += np.float64(values[k]) * pull
+            continue
+        for m in range(lanes):
+            wide[m] = factor * np.float64(z[r, m])
+        for k in range(ends[r], ends[r + 1]):
+            value, own = np.float64(values[k]), gradient[indices[k]]
+            for m in range(lanes):
+                own[m] += value * wide[m]
+
+
+@jit()
+def _logistic(z: Any, each: Any, labels: Any, derive: bool, hits: Any) -> None:
+    """Losses log(1 + exp(-z)) of margins z; then their derivatives in z, or hits. A margin of 0 is the first class."""
+    margins, losses = z.reshape(z.size), each.reshape(each.size)
+    zero, one = z.dtype.type(0), z.dtype.type(1)
+    if not derive:
+        for r in range(labels.shape[0]):
+            own, is_first = z[r], labels[r] < 0
+            for m in range(z.shape[1]):
+                hits[m] += own[m] >= 0 if is_first else own[m] > 0
+    for i in range(labels.shape[0] * z.shape[1]):
+        margin = margins[i]
+        small = exp(-abs(margin))
+        losses[i] = log1p(small) + (zero if margin > 0 else -margin)
+        if derive:
+            share = one / (one + small)
+            margins[i] = -(share * small if margin >= 0 else share)
+
+
+@jit()
+def _softmax(z: Any, each: Any, labels: Any, derive: bool, hits: Any) -> None:
+    """Losses logsumexp(z) - z at the label; then their derivatives in z, or hits. The first of equal outputs wins."""
+    many = each.shape[1]
+    outputs = z.shape[1] // many
+    largest, total, best = np.empty(many, z.dtype), np.empty(many, z.dtype), np.empty(many, np.int64)
+    for r in range(labels.shape[0]):
+        label, lanes = np.int64(labels[r]), z[r].reshape((outputs, many))
+        best[:], largest[:], total[:] = 0, lanes[0], 0
+        for o in range(1, outputs):
+            for m in range(many):
+                is_larger = lanes[o, m] > largest[m]
+                best[m] = o if is_larger else best[m]
+                largest[m] = lanes[o, m] if is_larger else largest[m]
+        for m in range(many):
+            each[r, m] = largest[m] - lanes[label, m]
+            hits[m] += best[m] == label
+        for o in range(outputs):
+            for m in range(many):
+                lanes[o, m] = exp(lanes[o, m] - largest[m])
+                total[m] += lanes[o, m]
+        for m in range(many):
+            each[r, m] += np.log(total[m])
+        if derive:
+            for o in range(outputs):
+                for m in range(many):
+                    lanes[o, m] /= total[m]
+            lanes[label] -= z.dtype.type(1)
+
+
+@jit()
+def _squares(z: Any, each: Any, labels: Any) -> None:
+    """Losses (z - y)^2 / 2; then their derivatives in z."""
+    half = z.dtype.type(0.5)
+    for r in range(labels.shape[0]):
+        for m in range(z.shape[1]):
+            z[r, m] -= labels[r]
+            each[r, m] = half * z[r, m] * z[r, m]
