@@ -50,7 +50,11 @@ def work(threads: int, options: argparse.Namespace) -> None:
     print(json.dumps(gs.__file__), flush=True)
     for line in sys.stdin:
         question = json.loads(line)
-        answer = answers.machine() if question.get("case") is None else answers.turn(**question)
+        answer: dict[str, float] | dict[str, str]
+        try:
+            answer = answers.machine() if question["case"] is None else answers.turn(**question)
+        except gs.GossamerError as error:  # such as missing data
+            answer = {"error": str(error)}
         print(json.dumps(answer), flush=True)
 
 
@@ -128,7 +132,7 @@ class Bench:
             f"BEER, gsgd_5, {points[0].clients:,} clients; rings, regular and exponential graphs; the worst of them",
             "cpu",
             "a straight line through all graphs",
-            Times([ms[worst] / 1e3], [line[worst] / 1e3]),
+            Times([float(ms[worst]) / 1e3], [float(line[worst]) / 1e3]),
             LINEAR,
         )
         self.tell(found if ms.min() >= _JUDGED_MS else kept.unjudged(found, "not judged: below 1 ms"))

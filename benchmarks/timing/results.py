@@ -114,13 +114,18 @@ def row(name: str, measures: str, where: str, baseline: str, times: Times, bar: 
     """The row of a case, from its turns."""
     low, middle, high = (1e3 * one for one in quartiles(times.ours))
     ratio_low, ratio, ratio_high = quartiles(times.ratios)
-    baseline_ms = 1e3 * quartiles(times.baseline)[1]
     return Row(
         name,
         measures,
         where,
         baseline,
-        *map(_rounded, (baseline_ms, middle, low, high, ratio, ratio_low, ratio_high)),
+        baseline_ms=_rounded(1e3 * quartiles(times.baseline)[1]),
+        ms=_rounded(middle),
+        ms_low=_rounded(low),
+        ms_high=_rounded(high),
+        ratio=_rounded(ratio),
+        ratio_low=_rounded(ratio_low),
+        ratio_high=_rounded(ratio_high),
         bar_ratio=bar.ratio,
         bar_ms=bar.ms,
         met=bar.met(ratio, middle),
@@ -186,8 +191,8 @@ def merged(old: Results, new: Results) -> Results:
     names, curves = {one.name for one in new.rows}, {(one.where, one.axis) for one in new.growth}
     rows = [one for one in old.rows if one.where in kept and one.name not in names]
     growth = [one for one in old.growth if one.where in kept and (one.where, one.axis) not in curves]
-    order = {one.name: number for number, one in enumerate([*old.rows, *new.rows])}
-    ordered = sorted([*rows, *new.rows], key=lambda one: (one.where, order[one.name]))
+    order = list(dict.fromkeys(one.name for one in [*old.rows, *new.rows]))
+    ordered = sorted([*rows, *new.rows], key=lambda one: (one.where, order.index(one.name)))
     return Results(kept | new.machines, ordered, [*growth, *new.growth], new.failed)
 
 
@@ -243,8 +248,15 @@ def markdown(results: Results) -> str:
     return "\n".join([f"| {' | '.join(HEADINGS)} |", "|---" * len(HEADINGS) + "|", *lines, "", count]) + "\n"
 
 
+def meanings(results: Results) -> str:
+    """The second table: what each row measures."""
+    lines = ["| work | what is measured |", "|---|---|"]
+    lines += [f"| {one.name} | {one.measures}{f' ({one.note})' if one.note else ''} |" for one in results.rows]
+    return "\n".join(lines) + "\n"
+
+
 def floors(results: Results) -> str:
-    """The second table of the documentation: how near the floor each case is."""
+    """The third table of the documentation: how near the floor each case is."""
     lines = ["| work | our time | floor | times the floor | kernels per round |", "|---|---|---|---|---|"]
     for one in results.rows:
         if one.floor_ms is not None:
@@ -256,7 +268,8 @@ def floors(results: Results) -> str:
 
 def with_tables(page: str, results: Results) -> str:
     """The page of the documentation, with its tables made anew."""
-    for name, table in (("speed", markdown(results)), ("floors", floors(results))):
+    tables = {"speed": markdown(results), "cases": meanings(results), "floors": floors(results)}
+    for name, table in tables.items():
         found = re.search(rf"<!-- {name}: .*? -->\n(.*?)<!-- end of {name} -->", page, flags=re.DOTALL)
         if found is None:
             raise SystemExit(f"'{PAGE}' has no place from '<!-- {name}: ... -->' to '<!-- end of {name} -->'; add it.")

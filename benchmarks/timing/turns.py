@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ from statistics import median, quantiles
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
+_LONG = 20.0  # seconds, after which a case ends with its third turn
 _POOLS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
 
 
@@ -75,7 +77,10 @@ class Worker:
         line = self.process.stdout.readline()
         if not line:
             raise SystemExit("A measuring process ended early; its error is printed above.")
-        return json.loads(line)
+        answer = json.loads(line)
+        if isinstance(answer, dict) and "error" in answer:
+            raise SystemExit(answer["error"])
+        return answer
 
     def ask(self, **question: Any) -> Any:
         """Send a question and wait for its answer."""
@@ -109,16 +114,19 @@ class Times:
 
 
 def in_turns(ours: Worker, other: Worker, case: str, sides: tuple[str, str], turns: int, scale: float = 1.0) -> Times:
-    """Both sides, one after the other, in an order that alternates; the baseline's times are multiplied by `scale`."""
+    """Both sides, one after the other, in an order that alternates; the baseline's times are multiplied by `scale`.
+
+    Where two turns take long, three of each are enough.
+    """
     taken: tuple[list[float], list[float]] = ([], [])
-    workers, warm_up = (ours, other), 0.0
-    for turn in range(-1, turns):  # the first turn warms up
+    workers, warm_up, began = (ours, other), 0.0, time.perf_counter()
+    for turn in range(turns):
+        if turn >= 3 and time.perf_counter() - began > _LONG:
+            break
         for number in (0, 1) if turn % 2 else (1, 0):
             measured = workers[number].turn(case, sides[number])
-            if turn >= 0:
-                taken[number].append(measured.seconds * (scale if number else 1.0))
-            elif number == 0:
-                warm_up = measured.warm_up
+            taken[number].append(measured.seconds * (scale if number else 1.0))
+            warm_up = measured.warm_up if number == 0 else warm_up
     return Times(*taken, warm_up)
 
 
