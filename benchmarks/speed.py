@@ -63,7 +63,7 @@ class Bench:
 
     def __init__(self, options: argparse.Namespace, before: Path | None) -> None:
         self.options, self.before, self.setting = options, before, setting_of(options)
-        self.results = Results({"cpu": kept.facts(cores=kept.cores(), speeds={})})
+        self.results = Results({"cpu": kept.facts(speeds={})})
         self.commit = "" if before is None else f"commit {commit_of(before)}"
         self._workers: dict[tuple[Path, int, int], Worker] = {}
 
@@ -150,6 +150,7 @@ class Bench:
         """Keep and print a row."""
         self.results.rows = [one for one in self.results.rows if one.name != found.name] + [found]
         print(found.line(), flush=True)
+        save(self.results, self.options)
 
 
 def _reproduced(tree: Path, figure: str, more: list[str]) -> float:
@@ -171,8 +172,8 @@ def on_cpu(bench: Bench, options: argparse.Namespace) -> None:
         bench.reproduce()
 
 
-def on_gpu(options: argparse.Namespace) -> Results:
-    """All cases of the GPU, or none where there is no device."""
+def on_gpu(found: Results, options: argparse.Namespace) -> None:
+    """Add all cases of the GPU, or none where there is no device."""
     import torch
 
     from benchmarks.timing import gpu
@@ -180,9 +181,20 @@ def on_gpu(options: argparse.Namespace) -> Results:
     device = "cuda" if torch.cuda.is_available() else "cpu"
     if device == "cpu" and not options.tiny:
         print("No CUDA device is available; the cases of the GPU are left out.", flush=True)
-        return Results()
+        return
+
+    def tell(line: str) -> None:
+        print(line, flush=True)
+        save(found, options)  # in case the next one does not end
+
     setting = Setting(options.data_dir, options.tiny, device)
-    return gpu.measure(setting, min(options.turns, 5), options.case, options.long, lambda text: print(text, flush=True))
+    gpu.measure(found, setting, min(options.turns, 5), options.case, options.long, tell)
+
+
+def save(found: Results, options: argparse.Namespace) -> None:
+    """Write the results so far, if a file is named."""
+    if options.json:
+        options.json.write_text(kept.as_json(found))
 
 
 def short(bench: Bench, committed: Path) -> int:
@@ -281,6 +293,8 @@ def main() -> int:
     if options.merge:
         write(kept.read(options.merge), kept.KEPT, kept.PAGE)
         return 0
+    if kept.load() > kept.BUSY * kept.cores():
+        print(f"The machine is busy (load {kept.load()}): these times are not worth keeping.", file=sys.stderr)
     found = Results()
     with benched(options) as bench:
         if options.short:
@@ -289,10 +303,9 @@ def main() -> int:
             on_cpu(bench, options)
             found = bench.results
     if options.device != "cpu":
-        found = kept.merged(found, on_gpu(options))
+        on_gpu(found, options)
     show(found)
-    if options.json:
-        options.json.write_text(kept.as_json(found))
+    save(found, options)
     if options.write:
         write(found, kept.KEPT, kept.PAGE)
     return 1 if found.failed else 0

@@ -111,7 +111,7 @@ def _rounds(setting: Setting) -> dict[str, Case]:
             "BEER, gsgd_20, MNIST, 32 hidden units, 10 clients, batch 100; two threads",
             hidden,
             works.numpy_hidden_layer,
-            "NumPy",
+            "NumPy, the faster of one and two threads",
             Bar(ratio=4),
             threads=2,
             floor=hidden_floor(10, 32, 100, symbol=4),

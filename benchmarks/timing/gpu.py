@@ -7,6 +7,7 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from statistics import median
 from typing import Any
 
 import torch
@@ -16,7 +17,7 @@ from torch.func import functional_call
 import gossamer as gs
 from benchmarks.timing import works
 from benchmarks.timing.cases import hidden_floor, rounds_per_turn
-from benchmarks.timing.results import Bar, Point, Results, Row, cores, facts, row
+from benchmarks.timing.results import Bar, Point, Results, Row, facts, row
 from benchmarks.timing.turns import Times
 from benchmarks.timing.works import Setting, Work
 
@@ -94,7 +95,7 @@ def _by_kernel(value: torch.Tensor, own: torch.Tensor) -> Callable[[int], object
     row = torch.zeros(1, dtype=torch.int64, device=value.device)
 
     def once(number: int) -> object:
-        numbers = stream.Stream(row, row, 1, number)
+        numbers = stream.Stream(seeds=row, clients=row, purpose=1, t=number)
         return kernels.dither(value, own, numbers, Layout(d, d), 16, compressor.tau(d), value.dtype)
 
     return once
@@ -174,10 +175,12 @@ class Device:
             torch.cuda.empty_cache()
 
 
-def measure(setting: Setting, turns: int, names: list[str], long: bool, tell: Callable[[str], None]) -> Results:
-    """All cases of the GPU whose name contains one of `names`; `tell` gets a line as soon as a row is there."""
+def measure(
+    results: Results, setting: Setting, turns: int, names: list[str], long: bool, tell: Callable[[str], None]
+) -> None:
+    """Add the cases whose name contains one of `names` to the results; `tell` gets a line when a row is there."""
     began, device = time.perf_counter(), Device(setting)
-    results = Results({"gpu": machine(setting, device.bandwidth())})
+    results.machines["gpu"] = machine(setting, device.bandwidth())
     todo: dict[str, Callable[[], tuple[Row, Point | None]]] = {
         name: partial(_measured, device, name, case, turns) for name, case in cases(setting).items()
     }
@@ -190,29 +193,28 @@ def measure(setting: Setting, turns: int, names: list[str], long: bool, tell: Ca
             continue
         try:
             found, point = work()
-        except Exception:  # the time on the device is short: go on with the other cases
-            tell(f"{name}: failed\n{traceback.format_exc()}")
+        except Exception:  # time on a device is short: go on with the other cases
             results.failed.append(name)
+            tell(f"{name}: failed\n{traceback.format_exc()}")
             continue
         finally:
             device.free()
         results.rows.append(found)
         results.growth += [] if point is None else [point]
         tell(found.line())
-    return results
 
 
 def machine(setting: Setting, bandwidth: float) -> dict[str, Any]:
     """Facts about the machine."""
     name = torch.cuda.get_device_name() if setting.device == "cuda" else setting.device
-    return facts(cores=cores(), gpu=name, speeds={"copy_gb_s": round(bandwidth / 1e9, 1)})
+    return facts(gpu=name, speeds={"copy_gb_s": round(bandwidth / 1e9, 1)})
 
 
 def _measured(device: Device, name: str, case: Case, turns: int) -> tuple[Row, Point | None]:
     work = case.make(device.setting)
     times = device.in_turns(work, case.bytes, turns)
     launches = device.launches(work)
-    floor = 1e3 * sorted(times.baseline)[len(times.baseline) // 2]
+    floor = 1e3 * median(times.baseline)
     found = row(name, case.measures, "gpu", COPY, times, case.bar, floor_ms=float(f"{floor:.4g}"), launches=launches)
     if not case.clients:
         return found, None
@@ -244,7 +246,7 @@ def _cnn(device: Device, long: bool, turns: int) -> tuple[Row, Point | None]:
     for _ in range(1 if long else min(turns, 3)):
         ours.append(device.seconds(Work(simulate), rounds) / rounds)
         baseline.append(device.seconds(loop, 20) / 20)
-    note = "" if long else f"{CNN_ROUNDS:,} rounds in {CNN_ROUNDS * min(ours):.1f} s, extrapolated from {rounds}"
+    note = "" if long else f"{CNN_ROUNDS:,} rounds in {CNN_ROUNDS * median(ours):.1f} s, extrapolated from {rounds}"
     found = row(
         "GPU, convolutional network, per round",
         f"BEER, gsgd_5, MNIST, the paper's network, 10 clients, batch 100, a record every {CNN_EVERY} rounds",

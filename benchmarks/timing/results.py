@@ -18,6 +18,8 @@ KEPT = ROOT / "docs" / "results" / "speed.json"
 PAGE = ROOT / "docs" / "speed.md"
 WORSE = 1.5
 """A ratio that is this many times smaller than the committed one is a regression."""
+BUSY = 0.5
+"""Load per core, above which other programs disturb the times."""
 _PACKAGES = ("gossamer", "torch", "numpy", "numba", "scipy", "triton")
 
 
@@ -76,7 +78,8 @@ class Row:
         """The row in one line, as it is printed while the others are measured."""
         met = {True: "met", False: "not met", None: ""}[self.met]
         bar = f"; bar {self.bar}: {met}" if str(self.bar) else ""
-        text = f"{self.name}: {shown(self.ms)}, {self.ratio:.2f} times as fast as {self.baseline}{bar}"
+        warm_up = f"; warm-up {self.warm_up_s:.0f} s" if self.warm_up_s >= 1 else ""
+        text = f"{self.name}: {shown(self.ms)}, {self.ratio:.2f} times as fast as {self.baseline}{bar}{warm_up}"
         return f"{text}; {self.note}" if self.note else text
 
 
@@ -152,7 +155,12 @@ def facts(**more: Any) -> dict[str, Any]:
             versions[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
             continue
-    return {"versions": versions | {"python": platform.python_version()}, "processor": processor()} | more
+    return {
+        "versions": versions | {"python": platform.python_version()},
+        "processor": processor(),
+        "cores": cores(),
+        "load": load(),
+    } | more
 
 
 def processor() -> str:
@@ -167,6 +175,11 @@ def processor() -> str:
 def cores() -> int:
     """The processors that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def load() -> float:
+    """How many processes want a processor, over the last minute."""
+    return round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else 0.0
 
 
 def read(path: Path) -> Results:
@@ -188,12 +201,19 @@ def as_json(results: Results) -> str:
 def merged(old: Results, new: Results) -> Results:
     """The old results with the new ones in their places; those of another machine or of other versions are dropped."""
     kept = {where: told for where, told in old.machines.items() if _same(told, new.machines.get(where))}
+    machines = kept | {where: _together(kept.get(where, {}), told) for where, told in new.machines.items()}
     names, curves = {one.name for one in new.rows}, {(one.where, one.axis) for one in new.growth}
     rows = [one for one in old.rows if one.where in kept and one.name not in names]
     growth = [one for one in old.growth if one.where in kept and (one.where, one.axis) not in curves]
     order = list(dict.fromkeys(one.name for one in [*old.rows, *new.rows]))
     ordered = sorted([*rows, *new.rows], key=lambda one: (one.where, order.index(one.name)))
-    return Results(kept | new.machines, ordered, [*growth, *new.growth], new.failed)
+    return Results(machines, ordered, [*growth, *new.growth], new.failed)
+
+
+def _together(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
+    """The facts of two runs on one machine; the load is the larger one."""
+    speeds = old.get("speeds", {}) | new.get("speeds", {})
+    return new | {"speeds": speeds, "load": max(old.get("load", 0.0), new.get("load", 0.0))}
 
 
 def _same(old: dict[str, Any], new: dict[str, Any] | None) -> bool:
@@ -242,6 +262,8 @@ def markdown(results: Results) -> str:
             continue
         machine = results.machines[where]
         name = machine.get("gpu") or f"{machine['processor']}, {machine['cores']} cores"
+        if machine["load"] > BUSY * machine["cores"]:
+            name += f" (busy with other programs: load {machine['load']:.1f})"
         lines += [f"| **{title}**: {name} | | | | | | |", *(f"| {' | '.join(cells(one))} |" for one in rows)]
     judged = [one for one in results.rows if one.met is not None]
     count = f"{sum(bool(one.met) for one in judged)} of {len(judged)} bars are met."
