@@ -143,7 +143,8 @@ class Bench:
         for figure, more in REPRODUCED.items():
             name = " ".join(["gossamer reproduce", figure, *more])
             if is_chosen(name, self.options.case):
-                times = Times(*([_reproduced(tree, figure, more, self.options)] for tree in (ROOT, self.before)))
+                before, now = (_reproduced(tree, figure, more, self.options) for tree in (self.before, ROOT))
+                times = Times([now], [before])
                 self.tell(row(name, "the whole command, once", "cpu", BEFORE, times, Bar(ratio=4), note=self.commit))
 
     def tell(self, found: Row) -> None:

@@ -1,7 +1,5 @@
 """The cases on a GPU: rounds against bytes / bandwidth, where the bandwidth is that of a copy in the same turns."""
 
-import importlib
-import importlib.util
 import time
 import traceback
 from collections.abc import Callable
@@ -20,6 +18,7 @@ from benchmarks.timing.cases import hidden_floor, rounds_per_turn
 from benchmarks.timing.results import Bar, Point, Results, Row, facts, row
 from benchmarks.timing.turns import Times
 from benchmarks.timing.works import Setting, Work
+from gossamer.kernels import Blocks, Keys, Stream, dither
 
 WARM_UP = 12  # rounds; a graph of a round is captured in the first ones
 LIMIT = 200.0  # seconds after which no further case is begun
@@ -74,40 +73,15 @@ def cases(setting: Setting) -> dict[str, Case]:
 
 def follow(setting: Setting, d: int) -> Work:
     """One long vector is compressed against its surrogate, which moves."""
-    device = torch.device(setting.device)
-    generator = torch.Generator(device).manual_seed(0)
-    value, own = (scale * torch.randn(1, d, generator=generator, device=device) for scale in (1.0, 0.5))
-    once = _by_kernel(value, own) if importlib.util.find_spec("gossamer.kernels.stream") else _by_message(value, own)
+    generator = torch.Generator(setting.device).manual_seed(0)
+    value, own = (scale * torch.randn(1, d, generator=generator, device=setting.device) for scale in (1.0, 0.5))
+    keys, blocks, tau = Keys.of([0], [0], setting.device), Blocks((d,)), gs.gsgd(5).tau(d)
 
     def run(count: int) -> None:
-        for number in range(count):
-            once(number)
+        for t in range(count):
+            dither(value, own, Stream(keys, 1, t), blocks, 16, tau, value.dtype, torch.int8)
 
     return Work(run)
-
-
-def _by_kernel(value: torch.Tensor, own: torch.Tensor) -> Callable[[int], object]:
-    """As a round does it: one kernel call for difference, norm, symbols and surrogate."""
-    from gossamer.compression.layout import Layout
-
-    d, compressor = value.shape[1], gs.gsgd(5)
-    kernels, stream = (importlib.import_module(f"gossamer.kernels{name}") for name in ("", ".stream"))
-    row = torch.zeros(1, dtype=torch.int64, device=value.device)
-
-    def once(number: int) -> object:
-        numbers = stream.Stream(seeds=row, clients=row, purpose=1, t=number)
-        return kernels.dither(value, own, numbers, Layout(d, d), 16, compressor.tau(d), value.dtype)
-
-    return once
-
-
-def _by_message(value: torch.Tensor, own: torch.Tensor) -> Callable[[int], object]:
-    compressor = gs.gsgd(5)
-
-    def once(number: int) -> object:
-        return own + compressor(value - own, seed=number).dense()
-
-    return once
 
 
 class Device:
