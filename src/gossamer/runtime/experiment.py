@@ -42,11 +42,6 @@ class Experiment:
             name for label, seed in every for name in (record_name(label, seed), models_path(Path(), label, seed).name)
         ]
 
-    @property
-    def eval_every(self) -> int:
-        """Rounds between evaluations."""
-        return self.spec.eval_every or max(1, self.spec.rounds // 100)
-
     def run(self, on_method: Callable[[str, int], None] | None = None, **how: Any) -> Runs:
         """Simulate every method with every seed. `how` is what `sweep` takes beside the spec, such as `record_dir`.
 
@@ -63,7 +58,7 @@ class Experiment:
                 rounds=rounds,
                 batch_size=self.spec.batch_size,
                 seeds=self.spec.seeds,
-                eval_every=self.eval_every,
+                eval_every=self.spec.eval_every,
                 x0=self.spec.x0,
                 codec=self.spec.codec or "fixed",
                 measures=_measures(self.spec),

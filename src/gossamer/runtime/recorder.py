@@ -21,6 +21,7 @@ from gossamer.records.schema import End, Row, plain
 from gossamer.records.typed import Settings, read_as
 from gossamer.runtime.loop import Hook, Loop, SaveCheckpoints, ShowProgress, StopWhenAsked
 from gossamer.runtime.measure import Measure, measure
+from gossamer.runtime.planning.pace import affordable_interval, recorded_interval
 
 if TYPE_CHECKING:
     from gossamer.runtime.simulation import Simulation
@@ -76,7 +77,10 @@ def record_seeds(
 
     On `resume`, runs that are over are read, seeds that share a checkpoint continue together, and the others start.
     """
-    recorder = Recorder(start(seeds), about, saving, measures)
+    sim = start(seeds)
+    if about["eval_every"] is None:
+        about = {**about, "eval_every": _interval(sim, about, saving)}
+    recorder = Recorder(sim, about, saving, measures)
     if saving.folder is None or not saving.resume:
         return recorder.run(progress)
     over = recorder.finished()
@@ -89,6 +93,21 @@ def record_seeds(
             recorder = recorder if group == list(seeds) else Recorder(start(group), about, saving, measures)
             over |= {run.seed: run for run in recorder.run(progress)}
     return Runs(over[seed] for seed in seeds)
+
+
+def _interval(sim: "Simulation", about: Settings, saving: Saving) -> int:
+    """Rounds between evaluations where none are asked for: those of the record that is resumed, or by a trial."""
+    label, rounds = str(about["label"]), about["rounds"]
+    assert isinstance(rounds, int)
+    known = None
+    if saving.resume and saving.folder is not None:
+        known = recorded_interval(saving.folder, label, sim.seeds)
+    return known or affordable_interval(sim, label, rounds, _together(sim.snapshot()))
+
+
+def _together(models: Tensor) -> int:
+    """How many snapshots such as this are kept for one evaluation."""
+    return max(1, min(_EVALUATED_TOGETHER, _SNAPSHOT_BYTES // (models.numel() * models.element_size())))
 
 
 class Recorder(Hook):
@@ -313,9 +332,7 @@ class Recorder(Hook):
             sent[seed] |= extra
         models = sim.snapshot()[which]
         self._snapshots.append((row, sent, models))
-        size = models.numel() * models.element_size()
-        together = max(1, min(_EVALUATED_TOGETHER, _SNAPSHOT_BYTES // size))
-        if len(self._snapshots) >= together:
+        if len(self._snapshots) >= _together(models):
             self._flush()
 
     def _measured(self) -> list[dict[str, float]]:

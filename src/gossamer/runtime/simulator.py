@@ -50,7 +50,9 @@ def simulate(
         rounds: The number of rounds.
         batch_size: Data rows per gradient, drawn with replacement; None for full gradients.
         seed: The seed of minibatches and compressors.
-        eval_every: Rounds between evaluations, beside the first and the last; by default about a hundred in all.
+        eval_every: Rounds between evaluations, beside the first and the last. By default about a hundred in all; fewer
+            where they would take longer than the rounds between them, and more than a second in all. A short trial
+            before the first round decides; the record's header has the interval, and a resumed run keeps it.
         x0: Where the clients start: None for the problem's own point, one point (d,), one per client (clients, d), or
             `"uniform"` / `"normal"` for one random point per client, `"same_uniform"` / `"same_normal"` for one random
             point for all, with an optional scale as in `"normal:0.1"`.
@@ -125,7 +127,7 @@ def sweep(
     check_network(problem, mixing)
     rounds = check_integer("rounds", rounds, 1)
     batch_size = None if batch_size is None else check_batch_size(batch_size, problem)
-    eval_every = check_integer("eval_every", max(1, rounds // 100) if eval_every is None else eval_every, 1)
+    eval_every = None if eval_every is None else check_integer("eval_every", eval_every, 1)
     chosen, named = checked_seeds(seeds), labelled(methods)
     check_choice("codec", codec, CODECS)
     for one in named.values():
