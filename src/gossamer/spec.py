@@ -33,6 +33,7 @@ class Spec:
     eval_every: int | None = None
     x0: str | None = None
     codec: Literal["fixed", "entropy", "auto"] | None = None
+    surrogates: Literal["float64", "float32"] = "float64"
     measures: list[str] = field(default_factory=list)
     """Names of what is measured beside the usual columns."""
     text: str = ""
@@ -59,6 +60,7 @@ class Spec:
             raise InputError(f"`seeds` must be one or more different integers, got {self.seeds}.")
         if self.codec is not None:
             check_choice("codec", self.codec, ("fixed", "entropy", "auto"))
+        check_choice("surrogates", self.surrogates, ("float64", "float32"))
         for name, value in (("batch_size", self.batch_size), ("eval_every", self.eval_every)):
             if value is not None:
                 check_integer(name, value, 1)
@@ -114,6 +116,7 @@ _KEYS: dict[str, tuple[type, str]] = {
     "eval_every": (int, "an integer"),
     "x0": (str, "a string"),
     "codec": (str, "a string"),
+    "surrogates": (str, "a string"),
     "measures": (list, "a list of names"),
     "problem": (dict, "a table"),
     "graph": (dict, "a table"),

@@ -14,6 +14,7 @@ from gossamer.records.record import record_name
 from gossamer.records.runs import Runs, models_path
 from gossamer.runtime.arguments import check_batch_size, check_method_fits
 from gossamer.runtime.measure import Measure
+from gossamer.runtime.session import check_surrogates
 from gossamer.runtime.simulator import sweep
 from gossamer.runtime.start import starting_models
 from gossamer.runtime.tuning.auto import settings_for
@@ -61,6 +62,7 @@ class Experiment:
                 eval_every=self.spec.eval_every,
                 x0=self.spec.x0,
                 codec=self.spec.codec or "fixed",
+                surrogates=self.spec.surrogates,
                 measures=_measures(self.spec),
                 **how,
             )
@@ -100,6 +102,7 @@ def prepare(spec: Spec, *, data_dir: str | None = None, device: str | None = Non
     mixing = mixing_matrix(build_graph(settings, problem.clients), weights)
     if spec.batch_size is not None:
         check_batch_size(spec.batch_size, problem)
+    check_surrogates(spec.surrogates, problem.dtype)
     starting_models(spec.x0, problem, Streams(spec.seeds, range(problem.clients), problem.device))
     measures = _measures(spec)
     for label, (method, rounds) in methods.items():

@@ -16,7 +16,7 @@ from gossamer.records.checkpoint import Checkpoint, under
 from gossamer.runtime.exchange.rows import RowExchange, network_of
 from gossamer.runtime.exchange.traffic import Traffic
 from gossamer.runtime.oracle import BatchOracle
-from gossamer.runtime.session import Ahead, Session, UnderWay
+from gossamer.runtime.session import Ahead, Session, Surrogates, UnderWay, check_surrogates
 from gossamer.runtime.start import X0, starting_models
 from gossamer.runtime.threads import is_small, threads
 from gossamer.streams import Streams
@@ -50,11 +50,13 @@ class Simulation(UnderWay):
         x0: X0 = None,
         codec: Codec = "fixed",
         counts: bool = True,
+        surrogates: Surrogates = "float64",
     ) -> None:
         self.problem, self.mixing, self.batch_size = problem, network_of(method, mixing), batch_size
         streams = Streams(seeds, range(problem.clients), problem.device)
         self.exchange = RowExchange(self.mixing, problem.device)
-        self.session = Session(method, self.exchange, streams, starting_models(x0, problem, streams))
+        start = starting_models(x0, problem, streams)
+        self.session = Session(method, self.exchange, streams, start, check_surrogates(surrogates, problem.dtype))
         self.traffic, self._counts = Traffic(self.mixing, seeds, codec), counts
         self.buffers = problem.new_buffers(len(seeds) * problem.clients)
         self._next: _Next | None = None

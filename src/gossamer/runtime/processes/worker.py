@@ -81,6 +81,11 @@ class _Worker:
     def __init__(self, experiment: Experiment, how: Work, ranks: Ranks) -> None:
         self.how, self.ranks = how, ranks
         self.spec, self.mixing = experiment.spec, experiment.mixing
+        if self.spec.surrogates != "float64":
+            raise InputError(
+                f"Processes keep surrogates in float64, got surrogates = {self.spec.surrogates!r}; leave the key out, "
+                "or simulate the spec with `gossamer run`."
+            )
         clients = experiment.problem.clients
         if ranks.size != clients:
             raise InputError(
@@ -112,6 +117,7 @@ class _Worker:
             "eval_every": every,
             "codec": self.spec.codec or "auto",
             "x0": describe_start(self.spec.x0, experiment.problem),
+            "surrogates": self.spec.surrogates,
         }
         said = settings(method, experiment.problem, network_of(method, self.mixing), about, seed)
         return Task(number, label, method, rounds, every, seed, about, said)
