@@ -22,6 +22,13 @@ _EVALUATING = 28  # bytes per coordinate of a snapshot that is measured: kept, c
 _PER_ROW = 1024  # bytes beside the coordinates: keys, lengths of packets
 _TOGETHER, _SNAPSHOT_BYTES = 64, 256 << 20  # snapshots that wait for one evaluation, as the recorder keeps them
 _SHARE = 0.9  # of the free memory that a run may take
+_beside = 1
+
+
+def share_memory(processes: int) -> None:
+    """From now on, expect so many runs at the same time, each in its process."""
+    global _beside  # noqa: PLW0603 (a fact about the process)
+    _beside = processes
 
 
 @dataclass(frozen=True)
@@ -124,7 +131,7 @@ def free_memory(device: torch.device) -> int | None:
         )
     if device.type != "cpu":
         return None
-    known = [found for found in (_system(), *_groups()) if found is not None]
+    known = [found // _beside for found in (_system(), *_groups()) if found is not None]
     return min(known, default=None)
 
 
