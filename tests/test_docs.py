@@ -6,6 +6,7 @@ import math
 import re
 import subprocess
 import sys
+import tomllib
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +23,7 @@ from gossamer.paper.claims import PUBLISHED, Judged, claims, counted
 from gossamer.paper.rates.studies import studies
 from gossamer.paper.reproduction import BOTH_WAYS
 from gossamer.runtime.experiment import prepare
-from gossamer.spec import load_spec
+from gossamer.spec import load_spec, parse_spec
 
 ROOT = Path(__file__).parents[1]
 OWN = """
@@ -93,11 +94,16 @@ def test_the_theory_page_shows_what_the_command_says() -> None:
 
 
 def test_the_spec_page_is_a_spec(tmp_path: Path, data_dir: Path) -> None:
-    (spec,) = blocks(ROOT / "docs" / "spec.md", "toml")
+    spec, lists = blocks(ROOT / "docs" / "spec.md", "toml")
     path = tmp_path / "spec.toml"
     path.write_text(spec)
     experiment = prepare(load_spec(path), data_dir=str(data_dir))
     assert experiment.methods["CHOCO-SGD, twice as long"][1] == 4000
+    small = {"rounds": 5, "problem": {"objective": "quadratic"}}
+    labels = list(prepare(parse_spec(small | tomllib.loads(lists))).methods)
+    assert len(labels) == 8
+    for label in ("BEER lr=0.1 gsgd:5 ring", "BEER lr=0.05 top_k:0.1 exponential"):
+        assert label in labels
 
 
 def section(text: str, name: str) -> str:

@@ -100,6 +100,11 @@ def alone_in(folder: Path, *, wait: bool = False, reenter: bool = False) -> Iter
         os.close(handle)
 
 
+def work_for_holder(folder: Path) -> None:
+    """This thread works for the process that holds the lock of a folder: `alone_in(..., reenter=True)` then passes."""
+    _held.add((os.getpid(), threading.get_ident(), folder.resolve()))
+
+
 def _acquire(path: Path, wait: bool) -> int | None:
     try:
         import fcntl

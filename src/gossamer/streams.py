@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from gossamer.errors import check_integer
-from gossamer.kernels import Keys, Stream, uniform
+from gossamer.kernels import Keys, Stream, below, uniform
 
 
 class Streams:
@@ -75,10 +75,8 @@ class Draw:
 
     def below(self, high: int | Tensor, width: int) -> Tensor:
         """(rows, width) integers in [0, high), with replacement; `high` may be a tensor with one value per client."""
-        if isinstance(high, Tensor):
-            high = high.repeat(len(self.streams.seeds))[:, None]
-            return torch.minimum((self.uniform(width) * high).long(), high - 1)
-        return self.uniform(width).mul_(high).long().clamp_(max=high - 1)
+        most = high if isinstance(high, Tensor) else torch.tensor([high], device=self.streams.device)
+        return below(self.stream, most, width)
 
     def normal(self, width: int) -> Tensor:
         """(rows, width) standard normal numbers, in float64."""

@@ -44,6 +44,7 @@ def demo(parser: Parser) -> None:
     "gossamer run my.toml",
     "gossamer run figure1 --data-dir data/ -o fig1/",
     "gossamer run my.toml --resume                     after Ctrl-C or a crash",
+    "gossamer run my.toml --jobs 4                     a spec with lists of steps, compressors or graphs",
     "gossamer run my.toml --device cuda --json > result.json",
 )
 def run(parser: Parser) -> None:
@@ -54,6 +55,8 @@ def run(parser: Parser) -> None:
     stopped by Ctrl-C, SIGTERM or a crash.
     """
     add_experiment(parser, "cpu, cuda, cuda:1, ...", "one per minute")
+    jobs = "processes that run methods at the same time (default: all cores for long runs of small rounds)"
+    parser.add("--jobs", "N", jobs, type=int)
 
 
 @command(

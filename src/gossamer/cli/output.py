@@ -18,6 +18,7 @@ from gossamer.cli.lines import ignore_closed_pipe, note, visible
 from gossamer.errors import InputError
 from gossamer.records.checkpoint import resume_log
 from gossamer.runtime.experiment import Experiment
+from gossamer.runtime.planning.pace import plan_log
 
 LABEL = rp.TextColumn("{task.description}")
 _LONG_WORD = 12  # characters; longer words may be broken on a narrow terminal
@@ -162,15 +163,18 @@ class _Notes(logging.Handler):
 
 @contextlib.contextmanager
 def resume_news(quiet: bool) -> Iterator[None]:
-    """Show which checkpoints are skipped and, unless quiet, where a run resumes."""
-    handler, level = _Notes(logging.WARNING if quiet else logging.INFO), resume_log.level
-    resume_log.addHandler(handler)
-    resume_log.setLevel(logging.INFO)
+    """Show which checkpoints are skipped and, unless quiet, where a run resumes and what was decided before it."""
+    handler = _Notes(logging.WARNING if quiet else logging.INFO)
+    levels = {log: log.level for log in (resume_log, plan_log)}
+    for log in levels:
+        log.addHandler(handler)
+        log.setLevel(logging.INFO)
     try:
         yield
     finally:
-        resume_log.removeHandler(handler)
-        resume_log.setLevel(level)
+        for log, level in levels.items():
+            log.removeHandler(handler)
+            log.setLevel(level)
 
 
 class Hooks(TypedDict, total=False):

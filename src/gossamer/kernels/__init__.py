@@ -102,6 +102,12 @@ def uniform(stream: Stream, width: int, dtype: torch.dtype) -> Tensor:
     return drawn
 
 
+def below(stream: Stream, high: Tensor, width: int) -> Tensor:
+    """(rows, width) integers below a number for all, or for each client; see `reference.below`."""
+    drawn: Tensor = backend(stream.keys.seeds.device).below(stream, high, width)
+    return drawn
+
+
 def dither(
     value: Tensor,
     own: Tensor | None,

@@ -56,6 +56,12 @@ def uniform(stream: Stream, width: int, dtype: torch.dtype) -> Tensor:
     return torch.from_numpy(drawn).to(stream.keys.seeds.device)
 
 
+def below(stream: Stream, high: Tensor, width: int) -> Tensor:
+    """(rows, width) integers from 0 to high - 1, with replacement; `high` has one number, or one per client."""
+    most = high.repeat(len(stream.keys.seeds) // len(high))[:, None]
+    return torch.minimum((uniform(stream, width, torch.float64) * most).long(), most - 1)
+
+
 class Dithered(NamedTuple):
     """Vectors rounded at random to multiples of a scale per block."""
 

@@ -160,6 +160,8 @@ class Header:
     batch_size: int | None = None
     eval_every: int | None = None
     codec: str | None = None
+    surrogates: str | None = None
+    """The type of what a method adds up from round to round."""
     x0: str | None = None
     measures: tuple[str, ...] = ()
     """Names of what was measured beside the usual columns."""

@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from gossamer.records.record import record_name
 from gossamer.records.runs import Runs, models_path
 from gossamer.runtime.arguments import check_batch_size, check_method_fits
 from gossamer.runtime.measure import Measure
+from gossamer.runtime.session import check_surrogates
 from gossamer.runtime.simulator import sweep
 from gossamer.runtime.start import starting_models
 from gossamer.runtime.tuning.auto import settings_for
@@ -33,6 +34,16 @@ class Experiment:
     mixing: MixingMatrix
     methods: dict[str, tuple[Algorithm, int]]
     """By label: the method and its rounds."""
+    networks: dict[str, MixingMatrix] = field(default_factory=dict)
+    """By label, where the spec has several graphs."""
+    data_dir: str | None = None
+    device: str | None = None
+    """From where its data was read, and where it runs, if not as the spec says."""
+
+    def check_one_graph(self, command: str) -> None:
+        """Refuse several graphs."""
+        if self.networks:
+            raise InputError(f"`{command}` takes one graph, got {len(self.spec.graphs)}; give each a spec of its own.")
 
     @property
     def file_names(self) -> list[str]:
@@ -42,15 +53,11 @@ class Experiment:
             name for label, seed in every for name in (record_name(label, seed), models_path(Path(), label, seed).name)
         ]
 
-    @property
-    def eval_every(self) -> int:
-        """Rounds between evaluations."""
-        return self.spec.eval_every or max(1, self.spec.rounds // 100)
-
     def run(self, on_method: Callable[[str, int], None] | None = None, **how: Any) -> Runs:
         """Simulate every method with every seed. `how` is what `sweep` takes beside the spec, such as `record_dir`.
 
-        `on_method` hears each label and its rounds before it starts.
+        `on_method` hears each label and its rounds before it starts. `run_over_cores` does the same in several
+        processes.
         """
         runs = Runs()
         for label, (method, rounds) in self.methods.items():
@@ -59,13 +66,14 @@ class Experiment:
             runs += sweep(
                 {label: method},
                 self.problem,
-                self.mixing,
+                self.networks.get(label, self.mixing),
                 rounds=rounds,
                 batch_size=self.spec.batch_size,
                 seeds=self.spec.seeds,
-                eval_every=self.eval_every,
+                eval_every=self.spec.eval_every,
                 x0=self.spec.x0,
                 codec=self.spec.codec or "fixed",
+                surrogates=self.spec.surrogates,
                 measures=_measures(self.spec),
                 **how,
             )
@@ -76,13 +84,14 @@ def prepare(spec: Spec, *, data_dir: str | None = None, device: str | None = Non
     """Build what the spec names; a mistake anywhere in it is raised here, before anything runs."""
     methods: dict[str, tuple[Algorithm, int]] = {}
     wished: dict[str, dict[str, str]] = {}
-    for table in spec.methods:
+    combinations = spec.combinations()
+    for table, _, suffix in combinations:
         settings = {key: value for key, value in table.items() if key not in ("label", "rounds")}
         if "compressor" in settings:
             settings["compressor"] = registry.compressors.build(settings["compressor"])
         chosen = _to_be_found(settings)
         method = registry.methods.build(settings | dict.fromkeys(chosen, 1.0))
-        label = table.get("label", method.info.title)
+        label = " ".join(filter(None, (table.get("label", method.info.title), suffix)))
         if label in methods:
             raise InputError(f"Two methods of the spec are called {label!r}; give each a `label` of its own.")
         methods[label] = (method, table.get("rounds", spec.rounds))
@@ -91,6 +100,29 @@ def prepare(spec: Spec, *, data_dir: str | None = None, device: str | None = Non
     if len(set(names)) < len(names):
         raise InputError(f"The labels {', '.join(map(repr, methods))} are too alike for file names; change one.")
 
+    problem = build_problem(spec, data_dir, device)
+    built = [_network(graph, problem.clients) for graph in spec.graphs or [spec.graph]]
+    graphs = spec.graphs or [spec.graph]
+    networks = {
+        label: built[graphs.index(one.graph)] for label, one in zip(methods, combinations, strict=True) if spec.graphs
+    }
+    if spec.batch_size is not None:
+        check_batch_size(spec.batch_size, problem)
+    check_surrogates(spec.surrogates, problem.dtype)
+    starting_models(spec.x0, problem, Streams(spec.seeds, range(problem.clients), problem.device))
+    measures = _measures(spec)
+    for label, (method, rounds) in methods.items():
+        mixing = networks.get(label, built[0])
+        check_method_fits(method, problem, mixing)
+        for measure in measures:
+            measure.check(method)
+        if chosen := wished[label]:
+            methods[label] = (_found(method, chosen, spec, problem, mixing, rounds), rounds)
+    return Experiment(spec, problem, built[0], methods, networks, data_dir, device)
+
+
+def build_problem(spec: Spec, data_dir: str | None, device: str | None) -> Problem:
+    """The problem that a spec names."""
     settings = dict(spec.problem)
     if "name" in settings:
         raise InputError("[problem] takes `objective` and that objective's settings, not `name`.")
@@ -99,21 +131,13 @@ def prepare(spec: Spec, *, data_dir: str | None = None, device: str | None = Non
     settings |= {"data_dir": data_dir} if data_dir is not None and reads_files else {}
     settings |= {"device": device} if device is not None else {}
     problem: Problem = registry.objectives.build(settings)
+    return problem
 
-    settings = dict(spec.graph)
+
+def _network(graph: Mapping[str, Any], clients: int) -> MixingMatrix:
+    settings = dict(graph)
     weights = settings.pop("weights", "metropolis")
-    mixing = mixing_matrix(build_graph(settings, problem.clients), weights)
-    if spec.batch_size is not None:
-        check_batch_size(spec.batch_size, problem)
-    starting_models(spec.x0, problem, Streams(spec.seeds, range(problem.clients), problem.device))
-    measures = _measures(spec)
-    for label, (method, rounds) in methods.items():
-        check_method_fits(method, problem, mixing)
-        for measure in measures:
-            measure.check(method)
-        if chosen := wished[label]:
-            methods[label] = (_found(method, chosen, spec, problem, mixing, rounds), rounds)
-    return Experiment(spec, problem, mixing, methods)
+    return mixing_matrix(build_graph(settings, clients), weights)
 
 
 def _measures(spec: Spec) -> list[Measure]:

@@ -21,6 +21,7 @@ from gossamer.records.schema import End, Row, plain
 from gossamer.records.typed import Settings, read_as
 from gossamer.runtime.loop import Hook, Loop, SaveCheckpoints, ShowProgress, StopWhenAsked
 from gossamer.runtime.measure import Measure, measure
+from gossamer.runtime.planning.pace import affordable_interval, recorded_interval
 
 if TYPE_CHECKING:
     from gossamer.runtime.simulation import Simulation
@@ -71,29 +72,58 @@ def record_seeds(
     saving: Saving,
     progress: Progress | None = None,
     measures: Sequence[Measure] = (),
+    at_once: int | None = None,
 ) -> Runs:
-    """The runs of one method, in the order of their seeds.
+    """The runs of one method, in the order of their seeds, of which `at_once` run side by side (by default all).
 
     On `resume`, runs that are over are read, seeds that share a checkpoint continue together, and the others start.
     """
-    recorder = Recorder(start(seeds), about, saving, measures)
-    if saving.folder is None or not saving.resume:
-        return recorder.run(progress)
-    over = recorder.finished()
+    at_once = at_once or len(seeds)
+    recorder = _first(start, seeds, about, saving, measures, at_once)
+    about, over, together = recorder.about, dict[int, Run](), list[int]()
+    if saving.folder is not None and saving.resume:
+        over = recorder.finished(seeds)
+        together = recorder.seeds_of_checkpoint()
     left = [seed for seed in seeds if seed not in over]
-    together = recorder.seeds_of_checkpoint()
-    if not (together and set(together) < set(left)):
-        together = left
-    for group in (together, [seed for seed in left if seed not in together]):
+    together = together if set(together) <= set(left) else []
+    rest = [seed for seed in left if seed not in together]
+    for group in (together, *(rest[i : i + at_once] for i in range(0, len(rest), at_once))):
         if group:
-            recorder = recorder if group == list(seeds) else Recorder(start(group), about, saving, measures)
+            if group != list(recorder.records):
+                del recorder  # before another one takes memory
+                recorder = Recorder(start(group), about, saving, measures)
             over |= {run.seed: run for run in recorder.run(progress)}
     return Runs(over[seed] for seed in seeds)
 
 
-def _watches(hook: Hook) -> bool:
-    """Whether a hook looks at every round."""
-    return type(hook).before is not Hook.before or type(hook).after is not Hook.after
+def _first(
+    start: Callable[[Sequence[int]], "Simulation"],
+    seeds: Sequence[int],
+    about: Settings,
+    saving: Saving,
+    measures: Sequence[Measure],
+    at_once: int,
+) -> "Recorder":
+    """The recorder of the first seeds, with the interval of evaluations decided."""
+    sim = start(seeds[:at_once])
+    if about["eval_every"] is None:
+        about = {**about, "eval_every": _interval(sim, seeds, about, saving)}
+    return Recorder(sim, about, saving, measures)
+
+
+def _interval(sim: "Simulation", seeds: Sequence[int], about: Settings, saving: Saving) -> int:
+    """Rounds between evaluations where none are asked for: those of the record that is resumed, or by a trial."""
+    label, rounds = str(about["label"]), about["rounds"]
+    assert isinstance(rounds, int)
+    known = None
+    if saving.resume and saving.folder is not None:
+        known = recorded_interval(saving.folder, label, seeds)
+    return known or affordable_interval(sim, label, rounds, _together(sim.snapshot()))
+
+
+def _together(models: Tensor) -> int:
+    """How many snapshots such as this are kept for one evaluation."""
+    return max(1, min(_EVALUATED_TOGETHER, _SNAPSHOT_BYTES // (models.numel() * models.element_size())))
 
 
 class Recorder(Hook):
@@ -104,8 +134,8 @@ class Recorder(Hook):
     ) -> None:
         sim = self.simulation = simulation
         self.saving, self.folder = saving, saving.folder
-        # A hook that looks at every round must see each of them once.
-        sim.replayed.is_allowed = not any(_watches(hook) for hook in saving.hooks)
+        sim.replayed.is_allowed = not any(hook.looks_at_rounds() for hook in saving.hooks)
+        self.about = about
         if measures:
             about = {**about, "measures": [one.name for one in measures]}
         self._measuring = [one.start(sim.method, sim.problem, sim.mixing, sim.batch_size) for one in measures]
@@ -119,13 +149,13 @@ class Recorder(Hook):
         assert first.rounds is not None
         assert first.eval_every is not None
         self.label, self.rounds, self.eval_every = first.label, first.rounds, first.eval_every
-        self._settings = {seed: settings(sim.method, sim.problem, sim.mixing, about, seed) for seed in simulation.seeds}
+        self._settings = settings(sim.method, sim.problem, sim.mixing, about, sim.seeds[0])
         self.finals: dict[int, Tensor] = {}
         self.writers: dict[int, RecordWriter] = {}
         self.checkpoints: Checkpoints | None = None
         if self.folder is not None:
             stem = record_name(self.label, 0).rsplit("-seed", 1)[0]
-            identity = {"seeds": list(sim.seeds), **self._settings[sim.seeds[0]]}
+            identity = {"seeds": list(sim.seeds), **self._settings}
             self.checkpoints = Checkpoints(self.folder / "checkpoints", stem, identity, _KEPT)
         self._snapshots: list[tuple[dict[str, float], dict[int, dict[str, float]], Tensor]] = []
         self._flushed = time.monotonic()
@@ -178,12 +208,13 @@ class Recorder(Hook):
         assert self.folder is not None
         return self.folder / record_name(self.label, seed)
 
-    def finished(self) -> dict[int, Run]:
-        """The runs of the folder that are over, by seed; a record of another run is an InputError."""
+    def finished(self, seeds: Sequence[int]) -> dict[int, Run]:
+        """Those of the runs with these seeds that are over, by seed; a record of another run is an InputError."""
         assert self.folder is not None
         method = self.simulation.method
         found = {
-            seed: finished_run(self.folder, self.label, seed, method, known) for seed, known in self._settings.items()
+            seed: finished_run(self.folder, self.label, seed, method, {**self._settings, "seed": seed})
+            for seed in seeds
         }
         return {seed: run for seed, run in found.items() if run is not None}
 
@@ -320,9 +351,7 @@ class Recorder(Hook):
             sent[seed] |= extra
         models = sim.snapshot()[which]
         self._snapshots.append((row, sent, models))
-        size = models.numel() * models.element_size()
-        together = max(1, min(_EVALUATED_TOGETHER, _SNAPSHOT_BYTES // size))
-        if len(self._snapshots) >= together:
+        if len(self._snapshots) >= _together(models):
             self._flush()
 
     def _measured(self) -> list[dict[str, float]]:

@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import fields, is_dataclass, replace
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol, cast, get_args
 
 import torch
 from torch import Tensor
@@ -12,9 +12,24 @@ from torch import Tensor
 from gossamer.algorithms.base import Algorithm, State, map_state
 from gossamer.algorithms.round import Exchange, Oracle, Round
 from gossamer.compression.base import DeferredCheck, checking_later
-from gossamer.errors import DataError, NonFiniteError
+from gossamer.errors import DataError, InputError, NonFiniteError, check_choice
 from gossamer.kernels import Line, tensors
 from gossamer.streams import Streams
+
+Surrogates = Literal["float64", "float32"]
+"""The type of what a method adds up from round to round: surrogates, their neighbour sums, and trackers."""
+
+
+def check_surrogates(value: object, dtype: torch.dtype) -> Surrogates:
+    """One of the two types; float32 only for models in float32."""
+    check_choice("surrogates", value, get_args(Surrogates))
+    if value == "float32" and dtype != torch.float32:
+        raise InputError(f"Surrogates in float32 need models in float32, got {str(dtype)[6:]}; change one of the two.")
+    return cast(Surrogates, value)
+
+
+def _narrow(x: Tensor) -> Tensor:
+    return x.float() if x.dtype == torch.float64 else x
 
 
 class RoundExchange(Exchange, Protocol):
@@ -39,10 +54,18 @@ class Ahead(NamedTuple):
 class Session:
     """A method and its state over an exchange. A step is pure: a simulation may look at a round before it takes it."""
 
-    def __init__(self, method: Algorithm, exchange: RoundExchange, streams: Streams, x: Tensor) -> None:
+    def __init__(
+        self,
+        method: Algorithm,
+        exchange: RoundExchange,
+        streams: Streams,
+        x: Tensor,
+        surrogates: Surrogates = "float64",
+    ) -> None:
         self.method, self.exchange, self.streams = method, exchange, streams
         self.t = 0
-        self.state: State = exchange.adopt(method.init(x))
+        self._are_narrow = surrogates == "float32"
+        self.state: State = exchange.adopt(self._kept(method.init(x)))
         self.compression_error: Tensor | None = None
         """(rows,): the share of its messages that the compressor left out, when it was last measured."""
 
@@ -83,7 +106,11 @@ class Session:
         total = state.x.sum()
         if doubts:
             total = torch.stack([total, *(doubt.to(total) for doubt, _ in doubts)]).sum()
-        return state, total, doubts
+        return self._kept(state), total, doubts
+
+    def _kept(self, state: State) -> State:
+        """The state as it is kept from round to round: with float32 surrogates, every sum is rounded to float32."""
+        return map_state(state, _narrow) if self._are_narrow else state
 
     def take(self, ahead: Ahead) -> None:
         """Make the state that `look_ahead` returned the current one."""

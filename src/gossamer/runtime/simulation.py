@@ -1,24 +1,32 @@
 """All clients of all seeds as rows of the same tensors: a session over the row exchange, with a problem's gradients."""
 
+import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
 from gossamer.algorithms.base import Algorithm, State, map_state
 from gossamer.algorithms.surrogate import Outgoing
 from gossamer.compression.base import Codec
+from gossamer.errors import NonFiniteError
 from gossamer.problems.base import Problem
 from gossamer.records.checkpoint import Checkpoint, under
 from gossamer.runtime.device.capture import Replayed
 from gossamer.runtime.exchange.rows import RowExchange, network_of
 from gossamer.runtime.exchange.traffic import Traffic
 from gossamer.runtime.oracle import BatchOracle
-from gossamer.runtime.session import Ahead, Session, UnderWay
+from gossamer.runtime.session import Ahead, Session, Surrogates, UnderWay, check_surrogates
 from gossamer.runtime.start import X0, starting_models
 from gossamer.runtime.threads import is_small, threads
 from gossamer.streams import Streams
 from gossamer.topology.schedule import Mixing
+
+_REHEARSED = 8  # rounds of a rehearsal, at the most
+_REHEARSED_FIRST = 2  # of which the first are not timed: they take full gradients, and warm up
+_REHEARSED_SECONDS = 0.2  # a rehearsal that took longer ends as soon as one round was timed
+_LONG_ROUND = 30.0  # seconds; one such round is enough
 
 
 class _Next(NamedTuple):
@@ -43,11 +51,13 @@ class Simulation(UnderWay):
         x0: X0 = None,
         codec: Codec = "fixed",
         counts: bool = True,
+        surrogates: Surrogates = "float64",
     ) -> None:
         self.problem, self.mixing, self.batch_size = problem, network_of(method, mixing), batch_size
         streams = Streams(seeds, range(problem.clients), problem.device)
         self.exchange = RowExchange(self.mixing, problem.device)
-        self.session = Session(method, self.exchange, streams, starting_models(x0, problem, streams))
+        start = starting_models(x0, problem, streams)
+        self.session = Session(method, self.exchange, streams, start, check_surrogates(surrogates, problem.dtype))
         self.traffic, self._counts = Traffic(self.mixing, seeds, codec), counts
         self._buffers = problem.new_buffers(len(seeds) * problem.clients)
         self._next: _Next | None = None
@@ -110,6 +120,33 @@ class Simulation(UnderWay):
         """The state after the next round, without going there."""
         self._next = self._known() or self._look_ahead(measure=True)
         return self._next.ahead.state
+
+    def rehearse(self) -> float | None:
+        """The seconds that a round takes, from a few that are not kept; None if the models do not stay finite in them.
+
+        A step is pure: the simulation is then where it was before.
+        """
+        session, buffers = self.session, self.buffers
+        kept, seconds = (session.state, session.t, session.compression_error), list[float]()
+        try:
+            with torch.no_grad():
+                while len(seconds) < _REHEARSED:
+                    begin = time.perf_counter()
+                    following = self._look_ahead(measure=False)
+                    if self.problem.device.type == "cuda":
+                        torch.cuda.synchronize(self.problem.device)
+                    seconds.append(time.perf_counter() - begin)
+                    session.take(following.ahead)
+                    self.buffers = following.buffers
+                    enough = len(seconds) > _REHEARSED_FIRST and sum(seconds) > _REHEARSED_SECONDS
+                    if enough or seconds[-1] > _LONG_ROUND:
+                        break
+        except NonFiniteError:
+            return None
+        finally:
+            (session.state, session.t, session.compression_error), self.buffers = kept, buffers
+        timed = seconds[_REHEARSED_FIRST:] or seconds[-1:]
+        return sum(timed) / len(timed)
 
     def _known(self) -> _Next | None:
         return self._next if self._next is not None and self._next.before is self.state else None

@@ -15,7 +15,10 @@ from gossamer.records.runs import Run, Runs
 from gossamer.runtime.arguments import check_batch_size, check_method_fits, check_network, checked_seeds, labelled
 from gossamer.runtime.loop import Hook
 from gossamer.runtime.measure import Measure
+from gossamer.runtime.planning.memory import Demand, seeds_at_once
+from gossamer.runtime.planning.pace import usual_interval
 from gossamer.runtime.recorder import Progress, Saving, record_folder, record_seeds
+from gossamer.runtime.session import Surrogates, check_surrogates
 from gossamer.runtime.simulation import Simulation
 from gossamer.runtime.start import X0, describe_start
 from gossamer.runtime.tuning.caution import warn_of_gamma
@@ -33,6 +36,7 @@ def simulate(
     eval_every: int | None = None,
     x0: X0 = None,
     codec: Codec = "fixed",
+    surrogates: Surrogates = "float64",
     measures: Sequence[Measure] = (),
     hooks: Sequence[Hook] = (),
     record_dir: str | Path | None = None,
@@ -50,12 +54,16 @@ def simulate(
         rounds: The number of rounds.
         batch_size: Data rows per gradient, drawn with replacement; None for full gradients.
         seed: The seed of minibatches and compressors.
-        eval_every: Rounds between evaluations, beside the first and the last; by default about a hundred in all.
+        eval_every: Rounds between evaluations, beside the first and the last. By default about a hundred in all; fewer
+            where they would take longer than the rounds between them, and more than a second in all. A short trial
+            before the first round decides; the record's header has the interval, and a resumed run keeps it.
         x0: Where the clients start: None for the problem's own point, one point (d,), one per client (clients, d), or
             `"uniform"` / `"normal"` for one random point per client, `"same_uniform"` / `"same_normal"` for one random
             point for all, with an optional scale as in `"normal:0.1"`.
         codec: How the bits of a packet are counted: `"fixed"` width, which costs nothing; `"entropy"`, for which every
             message is really encoded; or `"auto"`, the shorter of the two. The models do not depend on it.
+        surrogates: The type of surrogates, neighbour sums and trackers. `"float32"` nearly halves the memory of a run,
+            at the price of a floor: rounding errors add up, and the gradient norm stops falling earlier.
         measures: What to record beside the usual columns, such as the errors of BEER's proof, for
             `gossamer theory --check`: `gossamer.paper.omegas.Omegas()`, with `eval_every=1`.
         hooks: Your own code around the rounds, such as a logger: see `gossamer.runtime.loop.Hook`.
@@ -87,6 +95,7 @@ def simulate(
         eval_every=eval_every,
         x0=x0,
         codec=codec,
+        surrogates=surrogates,
         measures=measures,
         hooks=hooks,
         record_dir=record_dir,
@@ -109,6 +118,7 @@ def sweep(
     eval_every: int | None = None,
     x0: X0 = None,
     codec: Codec = "fixed",
+    surrogates: Surrogates = "float64",
     measures: Sequence[Measure] = (),
     hooks: Sequence[Hook] = (),
     record_dir: str | Path | None = None,
@@ -125,9 +135,10 @@ def sweep(
     check_network(problem, mixing)
     rounds = check_integer("rounds", rounds, 1)
     batch_size = None if batch_size is None else check_batch_size(batch_size, problem)
-    eval_every = check_integer("eval_every", max(1, rounds // 100) if eval_every is None else eval_every, 1)
+    eval_every = None if eval_every is None else check_integer("eval_every", eval_every, 1)
     chosen, named = checked_seeds(seeds), labelled(methods)
     check_choice("codec", codec, CODECS)
+    check_surrogates(surrogates, problem.dtype)
     for one in named.values():
         check_method_fits(one, problem, mixing)
         for measure in measures:
@@ -143,13 +154,16 @@ def sweep(
     saving = Saving(folder, every, resume, should_stop, hooks)
 
     about: dict[str, Any] = {"rounds": rounds, "batch_size": batch_size, "eval_every": eval_every, "codec": codec}
-    about |= {"x0": describe_start(x0, problem)}
+    about |= {"x0": describe_start(x0, problem), "surrogates": surrogates}
+    evaluations = rounds // (eval_every or usual_interval(rounds)) + 1
     runs = Runs()
     with contextlib.nullcontext() if folder is None else alone_in(folder, reenter=True):
         for label, one in named.items():
 
             def start(some: Sequence[int], one: Algorithm = one) -> Simulation:
-                return Simulation(one, problem, mixing, some, batch_size, x0, codec)
+                return Simulation(one, problem, mixing, some, batch_size, x0, codec, surrogates=surrogates)
 
-            runs += record_seeds(start, chosen, {"label": label, **about}, saving, progress, measures)
+            demand = Demand(one, problem, mixing, batch_size, surrogates, evaluations)
+            at_once = seeds_at_once(demand, label, len(chosen))
+            runs += record_seeds(start, chosen, {"label": label, **about}, saving, progress, measures, at_once)
     return runs

@@ -2,6 +2,7 @@
 
 import argparse
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from gossamer.paper import shipped_spec, spec_path
 from gossamer.records.record import Record
 from gossamer.report import convergence_figure, result_table, summarize
 from gossamer.runtime.experiment import Experiment, prepare
+from gossamer.runtime.planning.jobs import run_over_cores, usual_jobs
 from gossamer.spec import load_spec
 
 _FIGURE = "convergence.png"
@@ -38,6 +40,8 @@ def run(options: argparse.Namespace) -> int:
     folder = Path(options.output or Path("runs") / path.stem)
     if options.checkpoint_every is not None:
         check_integer("checkpoint-every", options.checkpoint_every, 1)
+    if options.jobs is not None:
+        check_integer("jobs", options.jobs, 1)
     folder.mkdir(parents=True, exist_ok=True)
     with alone_in(folder):
         make_room(folder, experiment, force=options.force, resume=options.resume)
@@ -51,7 +55,9 @@ def _simulate(experiment: Experiment, folder: Path, options: argparse.Namespace,
             progress_hooks(experiment, options.quiet) as hooks,
             stop_signals() as should_stop,
         ):
-            runs = experiment.run(record_dir=folder, should_stop=should_stop, **saving, **hooks)
+            jobs = vars(options).get("jobs") or usual_jobs(experiment)
+            run_it = experiment.run if jobs == 1 else partial(run_over_cores, experiment, jobs)
+            runs = run_it(record_dir=folder, should_stop=should_stop, **saving, **hooks)
         return show_results([run.record for run in runs], experiment, folder, options)
     except StoppedError as error:
         raise StoppedError(f"{error} Resume it with `gossamer run ... -o {folder} --resume`.") from None

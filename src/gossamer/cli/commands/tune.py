@@ -33,6 +33,8 @@ def tune_spec(options: argparse.Namespace) -> int:
         raise InputError(f"The folder of '{output}' does not exist; create it first.")
     with downloads(options.quiet), waiting("Reading the data, computing the weights", options.quiet):
         experiment = prepare(spec, data_dir=options.data_dir, device=options.device)
+    if len(experiment.methods) > len(spec.methods):
+        raise InputError("`gossamer tune` takes one value of each setting, and one graph; the spec has lists.")
     known = list(experiment.methods)
     chosen = options.method or known
     for label in chosen:

@@ -34,7 +34,9 @@ def prepared(options: argparse.Namespace, device: str | None) -> Experiment:
     spec = load_spec(spec_path(options.spec))
     if spec.measures:
         raise InputError("`measures` need all clients in one process; use `gossamer run`, or leave them out.")
-    return prepare(spec, data_dir=options.data_dir, device=device)
+    experiment = prepare(spec, data_dir=options.data_dir, device=device)
+    experiment.check_one_graph("gossamer launch")
+    return experiment
 
 
 def finished_records(folder: Path, experiment: Experiment) -> list[Record] | None:

@@ -78,3 +78,23 @@ def uniform(stream: Stream, width: int, dtype: torch.dtype) -> Tensor:
     purpose, t, per = np.uint32(stream.purpose), np.uint32(stream.t), per_group(dtype)
     split(len(seeds), view.size, lambda begin, end: _uniform_rows(seeds, clients, purpose, t, per, view, begin, end))
     return out
+
+
+@jit()
+def _below_rows(seeds: Any, clients: Any, purpose: Any, t: Any, high: Any, out: Any, begin: int, end: int) -> None:
+    width = out.shape[1]
+    u = np.empty((width + 31) // 32 * 32)
+    for i in range(begin, end):
+        fill(seeds[i], clients[i], purpose, t, 0, len(u) // 32, u)
+        most = high[i % len(high)]
+        for j in range(width):
+            out[i, j] = min(np.int64(u[j] * most), most - 1)
+
+
+def below(stream: Stream, high: Tensor, width: int) -> Tensor:
+    """Integers below a number per row: see `reference.below`."""
+    seeds, clients = stream.keys.arrays
+    out, view = empty((len(seeds), width), torch.int64)
+    purpose, t, most = np.uint32(stream.purpose), np.uint32(stream.t), high.numpy()
+    split(len(seeds), view.size, lambda begin, end: _below_rows(seeds, clients, purpose, t, most, view, begin, end))
+    return out

@@ -23,6 +23,7 @@ from gossamer.runtime.exchange.rows import network_of
 from gossamer.runtime.experiment import Experiment
 from gossamer.runtime.loop import Hook, Loop, SaveCheckpoints, ShowProgress
 from gossamer.runtime.oracle import BatchOracle
+from gossamer.runtime.planning.pace import usual_interval
 from gossamer.runtime.processes.client import Client
 from gossamer.runtime.processes.journal import Journal
 from gossamer.runtime.processes.merge import RankResult, merge
@@ -59,6 +60,7 @@ class Task:
     label: str
     method: Algorithm
     rounds: int
+    eval_every: int
     seed: int
     about: Settings
     settings: Settings
@@ -78,7 +80,12 @@ def work(experiment: Experiment, how: Work) -> None:
 class _Worker:
     def __init__(self, experiment: Experiment, how: Work, ranks: Ranks) -> None:
         self.how, self.ranks = how, ranks
-        self.spec, self.mixing, self.eval_every = experiment.spec, experiment.mixing, experiment.eval_every
+        self.spec, self.mixing = experiment.spec, experiment.mixing
+        if self.spec.surrogates != "float64":
+            raise InputError(
+                f"Processes keep surrogates in float64, got surrogates = {self.spec.surrogates!r}; leave the key out, "
+                "or simulate the spec with `gossamer run`."
+            )
         clients = experiment.problem.clients
         if ranks.size != clients:
             raise InputError(
@@ -102,16 +109,18 @@ class _Worker:
 
     def _task(self, number: int, experiment: Experiment, label: str, seed: int) -> Task:
         method, rounds = experiment.methods[label]
+        every = self.spec.eval_every or usual_interval(rounds)
         about = {
             "label": label,
             "rounds": rounds,
             "batch_size": self.spec.batch_size,
-            "eval_every": self.eval_every,
+            "eval_every": every,
             "codec": self.spec.codec or "auto",
             "x0": describe_start(self.spec.x0, experiment.problem),
+            "surrogates": self.spec.surrogates,
         }
         said = settings(method, experiment.problem, network_of(method, self.mixing), about, seed)
-        return Task(number, label, method, rounds, seed, about, said)
+        return Task(number, label, method, rounds, every, seed, about, said)
 
     def _digest(self) -> str:
         """Everything that the ranks must have in common, in short."""
@@ -168,7 +177,7 @@ class _Runner(Hook):
             channel=task.number,
         )
         self.buffers = problem.new_buffers(1)
-        self.loop = Loop(self, task.label, task.rounds, worker.eval_every, self._hooks())
+        self.loop = Loop(self, task.label, task.rounds, task.eval_every, self._hooks())
         self.watch = Watch(self.how.tensorboard, f"{Path(record_name(task.label, task.seed)).stem}/client{rank}")
 
     def run(self) -> RankResult:
@@ -224,8 +233,7 @@ class _Runner(Hook):
 
     def _expected(self, rounds: int) -> set[int]:
         """After which rounds there must be a row in the journal."""
-        every = self.worker.eval_every
-        return {*range(0, rounds + 1, every), *([rounds] if rounds == self.task.rounds else [])}
+        return {*range(0, rounds + 1, self.task.eval_every), *([rounds] if rounds == self.task.rounds else [])}
 
     @property
     def t(self) -> int:

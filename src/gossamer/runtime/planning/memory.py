@@ -1,0 +1,180 @@
+"""Memory planned ahead: what a simulation will need, what is free, and which setting would fit."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from gossamer.algorithms.base import Algorithm, Needs
+from gossamer.algorithms.surrogate import Surrogate
+from gossamer.errors import InputError
+from gossamer.problems.base import Problem
+from gossamer.runtime.planning.pace import plan_log
+from gossamer.runtime.session import Surrogates
+from gossamer.topology import Mixing, MixingMatrix
+
+# Measured with BEER, LEAD, D2 and DSGD (tests/runtime/test_memory_plan.py holds estimates against measured peaks).
+_PASSING = 64  # bytes per coordinate of all rows that come and go in a round: gradient, differences, messages, sums
+_EVALUATING = 28  # bytes per coordinate of a snapshot that is measured: kept, copied, and its distance to the average
+_PER_ROW = 1024  # bytes beside the coordinates: keys, lengths of packets
+_TOGETHER, _SNAPSHOT_BYTES = 64, 256 << 20  # snapshots that wait for one evaluation, as the recorder keeps them
+_SHARE = 0.9  # of the free memory that a run may take
+_beside = 1
+
+
+def share_memory(processes: int) -> None:
+    """From now on, expect so many runs at the same time, each in its process."""
+    global _beside  # noqa: PLW0603 (a fact about the process)
+    _beside = processes
+
+
+@dataclass(frozen=True)
+class Demand:
+    """What a simulation is made of, as far as its memory depends on it."""
+
+    method: Algorithm
+    problem: Problem
+    mixing: Mixing
+    batch_size: int | None = None
+    surrogates: Surrogates = "float64"
+    evaluations: int = _TOGETHER
+
+    def bytes(self, seeds: int = 1) -> int | None:
+        """An estimate of the peak beside the data, for so many seeds at once; None if the method's state is unknown."""
+        problem, rows = self.problem, seeds * self.problem.clients
+        coordinates = rows * problem.d
+        state = self._state(rows)
+        if state is None:
+            return None
+        drawn = 0
+        features = None if problem.rows is None else getattr(problem.rows, "features", None)
+        if self.batch_size is not None and isinstance(features, Tensor) and features.layout == torch.strided:
+            drawn = rows * self.batch_size * features.shape[1:].numel() * features.element_size()
+        snapshot = coordinates * problem.dtype.itemsize
+        waiting = max(1, min(self.evaluations, _TOGETHER, _SNAPSHOT_BYTES // max(1, snapshot)))
+        rounds = 2 * state + _PASSING * coordinates + drawn + waiting * snapshot
+        return max(rounds, state + waiting * _EVALUATING * coordinates) + _PER_ROW * rows
+
+    def _state(self, rows: int) -> int | None:
+        """The bytes of the state, from tensors without memory."""
+        problem = self.problem
+        try:
+            state = self.method.init(torch.empty(rows, problem.d, dtype=problem.dtype, device="meta"))
+        except (RuntimeError, NotImplementedError):  # a method that looks at its numbers
+            return None
+        slots = 1 if isinstance(self.mixing, MixingMatrix) else max(degree for _, degree in self.mixing.graph.degree)
+        total = 0
+        for field in fields(state):
+            value = getattr(state, field.name)
+            if isinstance(value, Surrogate):
+                total += slots * (self._size(value.own) + self._size(value.mixed))
+            elif isinstance(value, Tensor):
+                total += self._size(value)
+        if self.method.needs is Needs.ROW_GRADIENTS:
+            counts = problem.row_counts
+            most = problem.rows_per_client if counts is None else int(counts.max())
+            total += rows * most * problem.d * problem.dtype.itemsize
+        return total
+
+    def _size(self, x: Tensor) -> int:
+        narrow = self.surrogates == "float32" and x.dtype == torch.float64
+        return x.numel() * (4 if narrow else x.element_size())
+
+
+def seeds_at_once(demand: Demand, label: str, seeds: int) -> int:
+    """How many of the seeds run side by side: all, or as many as fit; an InputError if not even one does."""
+    free = free_memory(demand.problem.device)
+    needed = demand.bytes(seeds)
+    if free is None or needed is None or needed <= _SHARE * free:
+        return seeds
+    fit = next((n for n in range(seeds - 1, 0, -1) if (demand.bytes(n) or 0) <= _SHARE * free), 0)
+    if fit:
+        plan_log.info(
+            "%s: %d seeds at once would need about %s of memory, and %s are free; they run %d at a time.",
+            label,
+            seeds,
+            in_words(needed),
+            in_words(free),
+            fit,
+        )
+        return fit
+    raise InputError(
+        f"{label} with {demand.problem.clients:,} clients of {demand.problem.d:,} parameters needs about "
+        f"{in_words(demand.bytes(1) or 0)} of memory, and {in_words(free)} are free; {_remedy(demand, free)}."
+    )
+
+
+def _remedy(demand: Demand, free: int) -> str:
+    """The setting that would fit."""
+    problem, suffix = demand.problem, ""
+    if demand.surrogates == "float64" and problem.dtype == torch.float32:
+        demand, suffix = replace(demand, surrogates="float32"), ", with surrogates = 'float32'"
+    needed = demand.bytes(1) or 0
+    if needed <= _SHARE * free:
+        return f"surrogates = 'float32' would fit, with about {in_words(needed)}"
+    clients = int(problem.clients * _SHARE * free / max(1, needed))
+    if clients < 2:
+        return "take a model with fewer parameters"
+    return f"about {clients:,} clients would fit{suffix}"
+
+
+def free_memory(device: torch.device) -> int | None:
+    """The bytes that are free on a device; None if that cannot be known."""
+    if device.type == "cuda":
+        return (
+            int(torch.cuda.mem_get_info(device)[0])
+            + torch.cuda.memory_reserved(device)
+            - torch.cuda.memory_allocated(device)
+        )
+    if device.type != "cpu":
+        return None
+    known = [found // _beside for found in (_system(), *_groups()) if found is not None]
+    return min(known, default=None)
+
+
+def _system() -> int | None:
+    """What the operating system could give, caches included."""
+    for line in _text(Path("/proc/meminfo")).splitlines():
+        name, _, value = line.partition(":")
+        if name == "MemAvailable":
+            return 1024 * int(value.split()[0])
+    names: Sequence[str] = ("SC_AVPHYS_PAGES", "SC_PHYS_PAGES")
+    for pages in names:
+        try:
+            return os.sysconf(pages) * os.sysconf("SC_PAGE_SIZE")
+        except (AttributeError, ValueError, OSError):  # another operating system
+            continue
+    return None
+
+
+def _groups(root: Path = Path("/sys/fs/cgroup")) -> list[int]:
+    """What the limits of a container leave: its limit, less what it uses beside files that it could read again."""
+    left = []
+    for folder, limit, used, cache in (
+        (root, "memory.max", "memory.current", "inactive_file"),
+        (root / "memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+    ):
+        most, now = _text(folder / limit).strip(), _text(folder / used).strip()
+        if most.isdigit() and now.isdigit() and int(most) < 1 << 60:
+            lines = (line.split() for line in _text(folder / "memory.stat").splitlines())
+            again = next((int(line[1]) for line in lines if line[0] == cache), 0)
+            left.append(max(0, int(most) - int(now) + again))
+    return left
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text()
+    except (OSError, UnicodeDecodeError):
+        return ""
+
+
+def in_words(count: int) -> str:
+    """Bytes as people say them."""
+    for unit, name in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB")):
+        if count >= unit:
+            return f"{count / unit:.3g} {name}"
+    return f"{count / 1e3:.3g} kB"
