@@ -187,12 +187,12 @@ class top_k(_Keeps):
 
     def compress(self, x: Tensor, draw: Draw, layout: Layout) -> Sparse:
         """Keep the largest of each block."""
-        indices = kernels.largest(x.abs(), layout.cut, self.kept(layout.size))
+        indices = kernels.largest(x, layout.cut, self.kept(layout.size))
         return Sparse(indices, x.gather(1, indices), layout.d)
 
     def follow(self, value: Tensor, own: Tensor, draw: Draw, layout: Layout, dtype: torch.dtype) -> Followed:
         """The surrogate moves where a value is kept."""
-        difference = (value - own).to(dtype)
+        difference = kernels.difference(value, own, dtype)
         check_finite(difference, "The vector to compress")
         q = self.compress(difference, draw, layout)
         return q, q.moved(own)

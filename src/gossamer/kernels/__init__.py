@@ -24,6 +24,7 @@ from gossamer.kernels.csr import Csr as Csr
 from gossamer.kernels.csr import Examples as Examples
 from gossamer.kernels.csr_reference import Loss as Loss
 from gossamer.kernels.lines import Line as Line
+from gossamer.kernels.lines import difference as difference
 from gossamer.kernels.lines import subtract as subtract
 from gossamer.kernels.lines import tensors as tensors
 from gossamer.kernels.products import combination as combination
@@ -106,6 +107,21 @@ def below(stream: Stream, high: Tensor, width: int) -> Tensor:
     """(rows, width) integers below a number for all, or for each client; see `reference.below`."""
     drawn: Tensor = backend(stream.keys.seeds.device).below(stream, high, width)
     return drawn
+
+
+def are_finite(*values: Tensor) -> bool:
+    """Whether all numbers are finite; False also where their sum is not. The program waits for the device."""
+    found: bool = _checks(values[0]).are_finite(*values)
+    return found
+
+
+def note_bad(bad: Tensor, t: Tensor, *values: Tensor) -> None:
+    """Lower `bad` to t, on the device, if a number is not finite."""
+    _checks(values[0]).note_bad(bad, t, *values)
+
+
+def _checks(x: Tensor) -> Any:
+    return backend(x.device) if x.is_cuda else reference
 
 
 def dither(

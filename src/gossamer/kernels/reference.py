@@ -1,5 +1,6 @@
 """The hot loops in plain torch and NumPy: what any faster kernel is held to, bit by bit."""
 
+import math
 import warnings
 from typing import Any, NamedTuple
 
@@ -75,6 +76,8 @@ class Dithered(NamedTuple):
     """(rows, d): the surrogate, moved by the message."""
     is_finite: bool | None = None
     """Whether all values are finite, where that is known."""
+    reach: Tensor | None = None
+    """(rows, blocks): numbers that are finite if all values are, where they were computed on the way."""
 
 
 def dither(
@@ -207,11 +210,26 @@ def power_values(top: Tensor, codes: Tensor) -> Tensor:
     return torch.ldexp(codes.sign().double(), top[:, None] + 1 - codes.abs())
 
 
-def largest(x: Tensor, blocks: Blocks, k: int) -> Tensor:
-    """(rows, kept): the ascending places of the k largest numbers of each block, or of all of a shorter block.
+def are_finite(*values: Tensor) -> bool:
+    """Whether all numbers are finite; False also where their sum is not."""
+    total = values[0].sum()
+    if len(values) > 1:
+        total = torch.stack([total, *(value.sum().to(total) for value in values[1:])]).sum()
+    return math.isfinite(total.item())
 
-    Of equal numbers the first are taken. No number is below zero.
+
+def note_bad(bad: Tensor, t: Tensor, *values: Tensor) -> None:
+    """Lower `bad` to t, on the device, if a number is not finite."""
+    is_fine = torch.stack([torch.isfinite(value).all() for value in values]).all()
+    bad.copy_(torch.where(is_fine, bad, torch.minimum(bad, t)))
+
+
+def largest(x: Tensor, blocks: Blocks, k: int) -> Tensor:
+    """(rows, kept): the ascending places of the k numbers of largest size of each block, or of all of a shorter block.
+
+    Of equal ones the first are taken.
     """
+    x = x.abs()
     taken = torch.zeros(x.shape, dtype=torch.bool, device=x.device)
     for first, count, begin in blocks.runs:
         length = blocks.lengths[first]

@@ -1,6 +1,5 @@
 """A method under way: its state, the round it is in, and how it is saved."""
 
-import math
 from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import fields, is_dataclass, replace
@@ -13,7 +12,7 @@ from gossamer.algorithms.base import Algorithm, State, map_state
 from gossamer.algorithms.round import Exchange, Oracle, Round
 from gossamer.compression.base import DeferredCheck, checking_later
 from gossamer.errors import DataError, InputError, NonFiniteError, check_choice
-from gossamer.kernels import Line, tensors
+from gossamer.kernels import Line, are_finite, tensors
 from gossamer.streams import Streams
 
 Surrogates = Literal["float64", "float32"]
@@ -72,9 +71,9 @@ class Session:
     def look_ahead(self, oracle: Oracle, lr: float | Tensor, *, measure: bool = False) -> Ahead:
         """The state after the next round; a NonFiniteError with the bad rows if the models do not stay finite."""
         errors: list[Tensor] | None = [] if measure else None
-        state, total, doubts = self.attempt(oracle, lr, self.t, self.t, errors)
+        state, doubts = self.attempt(oracle, lr, self.t, self.t, errors)
         # One number to look at; the rows are looked for only when it is bad.
-        if not math.isfinite(total.item()):
+        if not are_finite(state.x, *(numbers for numbers, _ in doubts)):
             for _, refuse in doubts:
                 refuse()
             bad = (~torch.isfinite(state.x).all(dim=1)).nonzero()[:, 0].tolist()
@@ -84,8 +83,8 @@ class Session:
 
     def attempt(
         self, oracle: Oracle, lr: float | Tensor, t: int, at: int | Tensor, errors: list[Tensor] | None = None
-    ) -> tuple[State, Tensor, list[DeferredCheck]]:
-        """The state after round t, unchecked; a number that is finite if all is well; and what finds the fault if not.
+    ) -> tuple[State, list[DeferredCheck]]:
+        """The state after round t, unchecked, and what else than its models must be finite.
 
         Random numbers are those of round `at`: t itself, or a tensor on the device with its number.
         """
@@ -103,10 +102,7 @@ class Session:
         doubts: list[DeferredCheck] = []
         with checking_later(doubts) if _is_slow_to_ask(self.state.x) else nullcontext():
             state = _computed(self.method.step(self.state, round))
-        total = state.x.sum()
-        if doubts:
-            total = torch.stack([total, *(doubt.to(total) for doubt, _ in doubts)]).sum()
-        return self._kept(state), total, doubts
+        return self._kept(state), doubts
 
     def _kept(self, state: State) -> State:
         """The state as it is kept from round to round: with float32 surrogates, every sum is rounded to float32."""

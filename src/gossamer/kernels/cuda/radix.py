@@ -1,7 +1,7 @@
 # mypy: disable-error-code="no-untyped-def"
-"""The k largest of each block on a GPU: the bits of the k-th largest number, four at a time, then an ordered selection.
+"""The k largest of each block on a GPU: the bits of the k-th largest size, four at a time, then an ordered selection.
 
-Numbers that are not below zero have the order of their bits.
+Sizes have the order of their bits.
 """
 
 import torch
@@ -18,8 +18,8 @@ _SHORT = 4096  # coordinates of a block that one program can hold
 
 @jit()
 def _bits(x, at, mask):
-    """The bits of numbers, as an integer of their order."""
-    v = tl.load(x + at, mask, 0.0)
+    """The bits of |x|, as an integer of their order."""
+    v = tl.abs(tl.load(x + at, mask, 0.0))
     return v.to(tl.int32, bitcast=True) if v.dtype == tl.float32 else v.to(tl.int64, bitcast=True)
 
 
@@ -56,7 +56,7 @@ def _count(x, counts, d, rows, k, steps, shift, chunks, deep: constexpr, wide: c
     row = (tl.program_id(0) // chunks).to(tl.int64)
     first = (tl.program_id(0) % chunks).to(tl.int64) * (deep * wide)
     o = tl.arange(0, deep)[:, None] * wide + tl.arange(0, wide)[None, :]
-    mask = o < d - first
+    mask = o < tl.minimum(d - first, deep * wide).to(tl.int32)
     v = _bits(x, row * d + first + o, mask)
     prefix, _ = _found(counts, row, rows, k, steps, tl.zeros((), v.dtype))
     v = v >> shift
@@ -70,7 +70,7 @@ def _tally(x, counts, tally, d, rows, k, steps, chunks, size: constexpr):
     row = (tl.program_id(0) // chunks).to(tl.int64)
     chunk = (tl.program_id(0) % chunks).to(tl.int64)
     o = tl.arange(0, size)
-    mask = o < d - chunk * size
+    mask = o < tl.minimum(d - chunk * size, size).to(tl.int32)
     v = _bits(x, row * d + chunk * size + o, mask)
     limit, _ = _found(counts, row, rows, k, steps, tl.zeros((), v.dtype))
     tl.store(tally + row * chunks + chunk, tl.sum((mask & (v > limit)).to(tl.int64)))
@@ -78,26 +78,29 @@ def _tally(x, counts, tally, d, rows, k, steps, chunks, size: constexpr):
 
 
 @jit()
-def _take(out, v, mask, limit, room, larger, alike, start, size: constexpr):
-    """Write the places of the largest, in order; `larger` and `alike` were seen before these."""
-    above, equal = mask & (v > limit), mask & (v == limit)
-    takes = above | (equal & (alike + tl.cumsum(equal.to(tl.int32), 0) <= room))
+def _take(out, v, mask, limit, room, larger, alike, here, start, size: constexpr):
+    """Write the places of the largest, in order. `here` are equal to the limit; `larger` and `alike` were before."""
+    takes = mask & (v > limit)
+    if here > 0:
+        equal = mask & (v == limit)
+        takes = takes | (equal & (alike + tl.cumsum(equal.to(tl.int32), 0) <= room))
     place = larger + tl.minimum(alike, room) + tl.cumsum(takes.to(tl.int32), 0) - 1
     tl.store(out + place, start + tl.arange(0, size), takes)
 
 
 @jit("k", "steps")
-def _select(x, counts, before, out, d, rows, k, steps, chunks, size: constexpr):
+def _select(x, counts, tally, before, out, d, rows, k, steps, chunks, size: constexpr):
     """The places of the k largest of long rows."""
     row = (tl.program_id(0) // chunks).to(tl.int64)
     chunk = (tl.program_id(0) % chunks).to(tl.int64)
     o = tl.arange(0, size)
-    mask = o < d - chunk * size
+    mask = o < tl.minimum(d - chunk * size, size).to(tl.int32)
     v = _bits(x, row * d + chunk * size + o, mask)
     limit, room = _found(counts, row, rows, k, steps, tl.zeros((), v.dtype))
     larger = tl.load(before + row * chunks + chunk)
     alike = tl.load(before + (rows + row) * chunks + chunk)
-    _take(out + row * k, v, mask, limit, room, larger, alike, chunk * size, size)
+    here = tl.load(tally + (rows + row) * chunks + chunk)
+    _take(out + row * k, v, mask, limit, room, larger, alike, here, chunk * size, size)
 
 
 @jit("k", "begin", "column")
@@ -127,7 +130,7 @@ def _select_short(
         rest = tile >> (4 * (steps - 1 - step))
         best, room = _next(_digits(rest, inside & (rest >> 4 == limit), deep, wide), room)
         limit = limit * 16 + best
-    _take(out + row * kept + column + block * k, v, mask, limit, room, 0, 0, start, deep * wide)
+    _take(out + row * kept + column + block * k, v, mask, limit, room, 0, 0, 1, start, deep * wide)
 
 
 def largest(x: Tensor, blocks: Blocks, k: int) -> Tensor:
@@ -164,5 +167,5 @@ def _of_rows(x: Tensor, k: int, steps: int) -> Tensor:
     _tally[grid](x, counts, tally, d, rows, k, steps, chunks, _SIZE)
     before = tally.cumsum(dim=2) - tally
     out = torch.empty(rows, k, dtype=torch.int64, device=x.device)
-    _select[grid](x, counts, before, out, d, rows, k, steps, chunks, _SIZE)
+    _select[grid](x, counts, tally, before, out, d, rows, k, steps, chunks, _SIZE)
     return out
