@@ -66,10 +66,12 @@ def test_sparse_rows_are_dense_on_a_gpu_if_they_fit() -> None:
         P.logistic_regression((wide, np.arange(60) % 2), clients=4, device="cuda")
 
 
-def test_convolutions_are_vmapped_on_a_gpu() -> None:
-    assert P.cnn("digits", clients=4, device="cuda").gradients == "vmap"
+def test_convolutions_are_compiled_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert P.cnn("digits", clients=4, device="cuda").gradients == "compiled"
     problem = P.module_problem(normed(), IMAGES, clients=4, partition="iid", device="cuda")
-    assert problem.gradients == "vmap", "batch norm, too"
+    assert problem.gradients == "compiled", "batch norm, too"
+    monkeypatch.setenv("GOSSAMER_COMPILE", "0")
+    assert P.cnn("digits", clients=4, device="cuda").gradients == "vmap"
     buffers = problem.new_buffers(4)
     x = problem.x0().expand(4, -1).contiguous()
     problem.gradient(x, torch.zeros(4, 3, dtype=torch.int64, device="cuda"), buffers)

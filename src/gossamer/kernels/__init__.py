@@ -30,6 +30,7 @@ from gossamer.kernels.lines import tensors as tensors
 from gossamer.kernels.products import combination as combination
 from gossamer.kernels.products import outputs as outputs
 from gossamer.kernels.reference import Dithered as Dithered
+from gossamer.kernels.reference import Kept as Kept
 from gossamer.kernels.reference import Mixer as Mixer
 from gossamer.kernels.reference import Powered as Powered
 from gossamer.kernels.reference import Signed as Signed
@@ -155,6 +156,12 @@ def largest(x: Tensor, blocks: Blocks, k: int) -> Tensor:
     """The places of the k largest numbers of each block; see `reference.largest`."""
     places: Tensor = backend(x.device).largest(x, blocks, k)
     return places
+
+
+def keep(x: Tensor, own: Tensor, blocks: Blocks, k: int) -> Kept:
+    """The k numbers of largest size of each block, and own moved by them; see `reference.keep`."""
+    kept: Kept = backend(x.device).keep(x, own, blocks, k)
+    return kept
 
 
 def make_mixer(w: Any, device: torch.device) -> Mixer:

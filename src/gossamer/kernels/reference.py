@@ -243,6 +243,29 @@ def largest(x: Tensor, blocks: Blocks, k: int) -> Tensor:
     return taken.nonzero()[:, 1].view(len(x), -1)
 
 
+class Kept(NamedTuple):
+    """The largest of each block."""
+
+    places: Tensor
+    """(rows, kept), ascending."""
+    values: Tensor
+    moved: Tensor
+    """(rows, d): the surrogate, moved by them."""
+    dense: Tensor | None = None
+    """(rows, d): the values in their places, and zeros, where that was made on the way."""
+
+
+def keep(x: Tensor, own: Tensor, blocks: Blocks, k: int) -> Kept:
+    """The numbers that `largest` finds, and own + them."""
+    return kept_at(x, own, largest(x, blocks, k))
+
+
+def kept_at(x: Tensor, own: Tensor, places: Tensor) -> Kept:
+    """The numbers in these places."""
+    values = x.gather(1, places)
+    return Kept(places, values, own.scatter_add(1, places, values.to(own)))
+
+
 def move(own: Tensor, q: Tensor, a: float = 1.0) -> Tensor:
     """H + a Q, in the type of H."""
     return own + q if a == 1 else own + a * q

@@ -5,7 +5,7 @@ from gossamer.kernels.cpu.expression import lines
 from gossamer.kernels.cpu.mixer import Mixer
 from gossamer.kernels.cpu.packing import pack, unpack
 from gossamer.kernels.cpu.philox import below, uniform
-from gossamer.kernels.cpu.selection import largest
+from gossamer.kernels.cpu.selection import keep, largest
 from gossamer.kernels.cpu.symbols import powers, signs
 
-__all__ = ["Mixer", "below", "dither", "largest", "lines", "pack", "powers", "signs", "uniform", "unpack"]
+__all__ = ["Mixer", "below", "dither", "keep", "largest", "lines", "pack", "powers", "signs", "uniform", "unpack"]

@@ -10,6 +10,7 @@ from gossamer.kernels.blocks import Blocks
 from gossamer.kernels.buffers import empty
 from gossamer.kernels.compile import jit
 from gossamer.kernels.pool import split
+from gossamer.kernels.reference import Kept, kept_at
 
 
 @jit()
@@ -66,3 +67,8 @@ def largest(x: Tensor, blocks: Blocks, k: int) -> Tensor:
     out, places = empty((len(numbers), sum(min(k, length) for length in blocks.lengths)), torch.int64)
     split(len(numbers), numbers.size, lambda begin, end: _largest_rows(numbers, blocks.ends, k, places, begin, end))
     return out
+
+
+def keep(x: Tensor, own: Tensor, blocks: Blocks, k: int) -> Kept:
+    """The numbers that `largest` finds, and own + them: see `reference.keep`."""
+    return kept_at(x, own, largest(x, blocks, k))

@@ -215,7 +215,7 @@ class ModuleProblem(DataProblem):
 
     def with_buffers(self, x: Tensor, buffers: Buffers) -> Tensor:
         """Models (k, d) with their floating-point buffers appended, to be averaged; counters are left out."""
-        floats = [b.reshape(len(b), -1).to(x.dtype) for b in buffers.values() if b.is_floating_point()]
+        floats = [b.reshape(len(b), b.shape[1:].numel()).to(x.dtype) for b in buffers.values() if b.is_floating_point()]
         return torch.cat([x, *floats], dim=1) if floats else x
 
     def as_module(self, x: Tensor) -> nn.Module:

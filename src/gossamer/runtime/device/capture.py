@@ -37,6 +37,7 @@ logger = logging.getLogger("gossamer")
 _WARM = 3  # rounds of one shape before recording: kernels are compiled, and libraries choose theirs
 _LARGEST = 4 << 30  # bytes of a state; an eighth of a copy takes 0.25 ms on an H200, launching kernel by kernel 1 ms
 _TOGETHER = 8  # rounds in one graph
+_COPIES = 6  # states that fit beside the present one: those of the graphs, and what a round needs on its way
 _CHECKED = 256  # rounds between two looks at the note
 _NEVER = 1 << 62  # the first bad round, as long as there is none
 
@@ -238,7 +239,10 @@ class Replayed:
         if sim.exchange.edges is not None:
             return "the network changes"
         size = sum(x.numel() * x.element_size() for x in _tensors(sim.session.state))
-        return f"the state has {size >> 20} MiB" if size > _LARGEST else None
+        if size > _LARGEST:
+            return f"the state has {size >> 20} MiB"
+        free = torch.cuda.mem_get_info(sim.session.state.x.device)[0] + _unused()
+        return f"{free >> 20} MiB of memory are too few" if free < _COPIES * size else None
 
 
 def _prepared(sim: "Simulation") -> _Recorded:
@@ -310,10 +314,17 @@ def _rounds(sim: "Simulation", recorded: _Recorded, count: int) -> list[Any]:
     return list(sim.exchange.packets)
 
 
+def _unused() -> int:
+    """Bytes that torch holds and nobody uses."""
+    return torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
+
+
 def _copy(to: list[Tensor], what: list[Tensor]) -> None:
-    pairs = [(a, b) for a, b in zip(to, what, strict=True) if a is not b]
-    if pairs:
-        torch._foreach_copy_([a for a, _ in pairs], [b for _, b in pairs])
+    for a, b in zip(to, what, strict=True):
+        if a is not b and a.is_floating_point():
+            torch.mul(b, 1, out=a)  # a kernel copies nearly twice as fast as CUDA's own copy does in a graph
+        elif a is not b:
+            a.copy_(b)
 
 
 def _tensors(state: State) -> list[Tensor]:
