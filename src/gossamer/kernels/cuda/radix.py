@@ -123,7 +123,7 @@ def _select(
     chunks,
     size: constexpr,
 ):
-    """The places of the k largest of long rows; with `own`, their values, too, the rows of them alone, and own + these."""
+    """The places of the k largest of long rows; with `own`, also their values, rows of them alone, and own + those."""
     row = (tl.program_id(0) // chunks).to(tl.int64)
     chunk = (tl.program_id(0) % chunks).to(tl.int64)
     o = tl.arange(0, size)
