@@ -13,7 +13,8 @@ import torch
 from scipy import sparse
 
 import gossamer as gs
-from gossamer.kernels import csr
+from gossamer import kernels
+from gossamer.kernels import reference
 from gossamer.problems import Dataset, curvature, load
 from gossamer.problems.linear import LinearModel
 
@@ -49,7 +50,7 @@ def test_sparse_and_dense_rows_are_one_problem(
     objective: str, equal: bool, has_numba: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not has_numba:
-        monkeypatch.setattr(csr, "_kernels", lambda: None)
+        monkeypatch.setattr(kernels, "backend", lambda device: reference)
     one, two = pair(objective, equal=equal, nonconvex=0.05, feature_scale=2.0)
     assert torch.equal(one.rows.features, two.rows.features)
     assert torch.equal(one.rows.inputs([3, 1]), two.rows.inputs([3, 1]))
@@ -183,8 +184,7 @@ def test_a9a_is_sparse_and_its_gradients_are_as_before(data_dir: Path) -> None:
     for rows in (batch, None):
         here, there = one.gradient(x, rows), two.gradient(x, rows)
         assert ((here - there).norm(dim=1) <= 1e-5 * there.norm(dim=1)).all()
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(csr, "_kernels", lambda: None)
+        with kernels.only_reference():
             assert ((one.gradient(x, rows) - here).norm(dim=1) <= 1e-5 * here.norm(dim=1)).all()
     for measured in ("evaluate", "score"):
         here_, there_ = getattr(one, measured)(x), getattr(two, measured)(x)
