@@ -17,6 +17,7 @@ from gossamer import kernels
 from gossamer.kernels import reference
 from gossamer.problems import Dataset, curvature, load
 from gossamer.problems.linear import LinearModel
+from gossamer.problems.regression import _Common
 
 P = gs.problems
 RNG = np.random.default_rng(0)
@@ -153,6 +154,18 @@ def test_dense_data_stays_dense() -> None:
     assert P.logistic_regression((full, np.arange(20) % 2), clients=2).rows.sparse is None, "smaller when dense"
     assert P.softmax_regression("digits").rows.sparse is None
     assert P.logistic_regression("breast_cancer").rows.sparse is None
+
+
+def test_a_gpu_gets_dense_rows_if_they_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = Dataset("x", MATRIX, LABELS["least_squares"])
+    common = _Common(data, 3, "iid", True, 1.0, True, 0, "float32", "cpu")
+    common.device = torch.device("cuda")
+    free = 90 * 31 * 4
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (free, free))
+    assert (common._matrix(MATRIX)[:, :-1] == MATRIX.toarray().astype(np.float32)).all()
+    free -= 1
+    with pytest.raises(gs.InputError, match=r"'x' has 90 rows of 31 features, 0\.0 GiB \(11,160 bytes\) when stored densely"):
+        common._matrix(MATRIX)
 
 
 def test_a_module_gets_dense_rows() -> None:
