@@ -3,6 +3,8 @@
 #   make test    the default tests; with CI=1 the slow ones too
 #   make lint    ruff and mypy (strict)
 #   make docs    the documentation, warnings are errors
+#   make bench   all speeds, on the CPU and on a GPU if there is one; writes docs/results/speed.* (AGAINST=COMMIT compares)
+#   make bench-short   few speeds; fails if one got much worse than the committed results
 #   make clean   remove what the others made, .venv included
 
 PYTHON ?= python3
@@ -14,7 +16,7 @@ MARKERS := $(if $(CI),not long,not slow and not long)
 # Real data sets for the tests that want them; the folder beside the checkout unless $GOSSAMER_DATA says otherwise.
 export GOSSAMER_DATA ?= $(abspath $(wildcard ../shared/data))
 
-.PHONY: demo test lint docs clean
+.PHONY: demo test lint docs bench bench-short clean
 .DEFAULT_GOAL := test
 
 $(READY): pyproject.toml constraints.txt
@@ -38,6 +40,12 @@ lint: $(READY)
 docs: $(READY)
 	$(BIN)/sphinx-build -W --keep-going -q -b html docs docs/_build/html
 	$(BIN)/sphinx-build -W -q -b doctest docs docs/_build/doctest
+
+bench: $(READY)
+	$(BIN)/python benchmarks/speed.py --write $(if $(AGAINST),--against $(AGAINST)) $(ARGS)
+
+bench-short: $(READY)
+	$(BIN)/python benchmarks/speed.py --short $(ARGS)
 
 clean:
 	rm -rf $(VENV) docs/_build build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis gossamer-demo

@@ -21,11 +21,14 @@ from typing import Any
 
 from safetensors.numpy import load_file
 
+HERE = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(HERE))
+
+from benchmarks.timing.turns import checked_out
 from gossamer import registry
 
 ROUNDS = 50
 CLIENTS = 6
-HERE = Path(__file__).resolve().parents[1]
 
 # Runs in either version, so it uses only what both have.
 WORKER = r'''
@@ -169,21 +172,17 @@ def main() -> int:
     parser.add_argument("--loopback", action="store_true", help="also run every case with real packets")
     parser.add_argument("--processes", action="store_true", help="also run each method in real processes")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        place, old = Path(folder), Path(folder) / "old"
-        subprocess.run(["git", "worktree", "add", "-q", "--detach", str(old), options.commit], cwd=HERE, check=True)
-        try:
-            before = results(old, "rows", place / "before.json")
-            same = compare("rows", before, results(HERE, "rows", place / "after.json"))
-            if options.loopback:
-                # Gradients of modules depend in the last bits on how many clients are computed together.
-                looped = results(HERE, "loopback", place / "looped.json")
-                chosen = [key for key in before if " module " not in key]
-                same &= compare("packets", {key: before[key] for key in chosen}, {key: looped[key] for key in chosen})
-            if options.processes:
-                same &= compare("processes", launched(old, place / "one"), launched(HERE, place / "two"))
-        finally:
-            subprocess.run(["git", "worktree", "remove", "--force", str(old)], cwd=HERE, check=True)
+    with tempfile.TemporaryDirectory() as folder, checked_out(options.commit) as old:
+        place = Path(folder)
+        before = results(old, "rows", place / "before.json")
+        same = compare("rows", before, results(HERE, "rows", place / "after.json"))
+        if options.loopback:
+            # Gradients of modules depend in the last bits on how many clients are computed together.
+            looped = results(HERE, "loopback", place / "looped.json")
+            chosen = [key for key in before if " module " not in key]
+            same &= compare("packets", {key: before[key] for key in chosen}, {key: looped[key] for key in chosen})
+        if options.processes:
+            same &= compare("processes", launched(old, place / "one"), launched(HERE, place / "two"))
     return 0 if same else 1
 
 

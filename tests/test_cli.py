@@ -461,10 +461,8 @@ def test_force_says_what_stays(tmp_path: Path) -> None:
 
 
 def test_demo(tmp_path: Path) -> None:
-    begin = time.monotonic()
     done = gossamer("demo", "--json", "-q", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert time.monotonic() - begin < 120
     norms = {method["method"]: method["grad_norm"] for method in json.loads(done.stdout)["methods"]}
     assert list(norms) == ["BEER", "CHOCO-SGD", "DSGD", "D2"]
     assert max(norms["BEER"], norms["D2"]) < 1e-4

@@ -1,9 +1,6 @@
 """Packets, with headers, norms and models, are nearly as short as the entropy of their symbols allows."""
 
-import json
 import math
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +15,6 @@ from gossamer.compression.base import Message
 from gossamer.compression.dithering import Levels
 from gossamer.runtime.simulation import Simulation
 
-ROOT = Path(__file__).parents[2]
 ALLOWANCE = 128  # bits per message for everything but the symbols
 
 
@@ -108,20 +104,3 @@ def test_twenty_bits_on_the_hidden_layer(data_dir: Path) -> None:
     assert bits <= 1.05 * differential
     fixed = gaussian.num_bits("fixed").mean() / 25_450
     assert bits < fixed
-
-
-@pytest.mark.slow
-def test_speed() -> None:
-    done = subprocess.run(
-        [sys.executable, ROOT / "benchmarks" / "compression.py", "--json"], capture_output=True, text=True, check=True
-    )
-    speed = json.loads(done.stdout)
-    print("\n", speed)
-    for direction in ("encode", "decode"):
-        assert speed[f"gsgd_5_fixed_{direction}_mcoord_s"] >= 150
-        assert speed[f"gsgd_5_entropy_{direction}_mcoord_s"] >= 40
-    assert speed["d124_entropy_encode_and_decode_us"] < 60 * NOISE
-    assert speed["compress_over_draw"] <= 3
-
-
-NOISE = 1.5  # absolute times may be this much longer on a busy machine

@@ -1,0 +1,1 @@
+"""What `benchmarks/speed.py` measures, against what, and how."""
