@@ -163,7 +163,9 @@ def test_a_gpu_gets_dense_rows_if_they_fit(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (free, free))
     assert (common._matrix(MATRIX)[:, :-1] == MATRIX.toarray().astype(np.float32)).all()
     free -= 1
-    with pytest.raises(gs.InputError, match=r"'x' has 90 rows of 31 features, 0\.0 GiB \(11,160 bytes\) when stored densely"):
+    with pytest.raises(
+        gs.InputError, match=r"'x' has 90 rows of 31 features, 0\.0 GiB \(11,160 bytes\) when stored densely"
+    ):
         common._matrix(MATRIX)
 
 
