@@ -21,7 +21,7 @@ from gossamer.kernels import reference
 from gossamer.kernels.blocks import Blocks as Blocks
 from gossamer.kernels.csr import Csr as Csr
 from gossamer.kernels.csr import Examples as Examples
-from gossamer.kernels.csr_reference import Loss as Loss
+from gossamer.kernels.csr import Loss as Loss
 from gossamer.kernels.lines import Line as Line
 from gossamer.kernels.lines import subtract as subtract
 from gossamer.kernels.lines import tensors as tensors
@@ -141,3 +141,15 @@ def pack(values: Any, width: int) -> reference.Bytes:
 def unpack(payload: bytes, count: int, width: int) -> Any:
     """What `pack` wrote."""
     return backend(torch.device("cpu")).unpack(payload, count, width)
+
+
+def linear_gradients(examples: Examples, x: Tensor, batch: Tensor | None, nonconvex: float, l2: float) -> Tensor:
+    """Gradients of linear models on sparse rows; see `csr.linear_gradients`."""
+    gradients: Tensor = backend(x.device).linear_gradients(examples, x, batch, nonconvex, l2)
+    return gradients
+
+
+def linear_measures(examples: Examples, models: Tensor, *, derive: bool) -> tuple[Tensor, Tensor]:
+    """Mean losses of models on sparse rows, with gradients or hits; see `csr.linear_measures`."""
+    measured: tuple[Tensor, Tensor] = backend(models.device).linear_measures(examples, models, derive)
+    return measured
