@@ -116,7 +116,8 @@ class Round:
             where: Given value - H, says which rows speak; the others send an empty message.
         """
         followed: list[tuple[Surrogate, Outgoing | None, Tensor | None]] = []
-        values = iter(tensors(*(value for _, value in pairs if value is not None)))
+        told = [(surrogate, value) for surrogate, value in pairs if value is not None]
+        values = iter(tensors(*(value for _, value in told), apart_from=[surrogate.own for surrogate, _ in told]))
         for surrogate, given in pairs:
             value = None if given is None else next(values)
             if value is None:

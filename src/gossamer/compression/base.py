@@ -252,7 +252,7 @@ def check_magnitude(sizes: Tensor, rows: int, x: Callable[[], Tensor] | None = N
 
 @contextlib.contextmanager
 def checking_later(checks: list[DeferredCheck]) -> Iterator[None]:
-    """Collect the checks of magnitudes instead of running them, which would wait for the GPU at every message."""
+    """Collect the checks of values instead of running them, which would wait for the GPU at every message."""
     token = _deferred.set(checks)
     try:
         yield
@@ -271,8 +271,14 @@ def _refuse(sizes: Tensor, rows: int, x: Callable[[], Tensor] | None) -> None:
 def check_finite(x: Tensor, what: str) -> None:
     """Refuse NaN and infinite values; the error names the row (in a run, the client) and coordinate of the first."""
     # A sum is finite only if its terms are, so the values are inspected only if the sum is not finite.
-    if math.isfinite(x.sum().item()):
-        return
+    total, deferred = x.sum(), _deferred.get()
+    if deferred is not None:
+        deferred.append((total, lambda: _refuse_values(x, what)))
+    elif not math.isfinite(total.item()):
+        _refuse_values(x, what)
+
+
+def _refuse_values(x: Tensor, what: str) -> None:
     bad = (~torch.isfinite(x)).nonzero()
     if len(bad) == 0:  # large finite values may overflow the sum
         return

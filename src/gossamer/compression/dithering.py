@@ -14,7 +14,7 @@ from gossamer.compression.coding.entropy import decode_signed, encode_signed
 from gossamer.compression.coding.wire import Reader, float_bytes, varint
 from gossamer.compression.layout import Layout
 from gossamer.errors import CodecError, InputError, check_integer, settle
-from gossamer.kernels import pack, packed_size, unpack
+from gossamer.kernels import pack_rows, packed_size, unpack
 from gossamer.registry import compressors
 from gossamer.streams import Draw
 
@@ -60,7 +60,7 @@ class Levels(Proportional):
     def fixed(self) -> list[bytes]:
         """For each row its scales, then its levels, shifted to start at 0."""
         head, scales = self._head(), float_bytes(self.scale)
-        packed = pack(self.levels.cpu().numpy() + self.highest, self.width)
+        packed = pack_rows(self.levels, self.highest, self.width)
         return [head + scale + row.tobytes() for scale, row in zip(scales, packed, strict=True)]
 
     def entropy(self) -> list[bytes]:

@@ -13,7 +13,7 @@ from gossamer.compression.coding.entropy import decode_unsigned, encode_unsigned
 from gossamer.compression.coding.wire import Reader, float_bytes, varint, varint_size
 from gossamer.compression.layout import Layout
 from gossamer.errors import CodecError, InputError, check_bool, check_integer, check_unit, settle
-from gossamer.kernels import pack, packed_size, unpack
+from gossamer.kernels import pack_rows, packed_size, unpack
 from gossamer.registry import compressors
 from gossamer.streams import Draw, seeded_uniform
 
@@ -56,7 +56,7 @@ class Sparse(Proportional):
     def fixed(self) -> list[bytes]:
         """For each row k, its values, then its indices of ceil(log2 d) bits."""
         head = varint(self.k)
-        packed = pack(self.indices.cpu().numpy(), index_width(self.d))
+        packed = pack_rows(self.indices, 0, index_width(self.d))
         return [head + values + row.tobytes() for values, row in zip(float_bytes(self.values), packed, strict=True)]
 
     def entropy(self) -> list[bytes]:

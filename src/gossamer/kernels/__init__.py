@@ -9,6 +9,7 @@ import contextlib
 import importlib
 import logging
 import sys
+import time
 from collections.abc import Iterator
 from contextvars import ContextVar
 from functools import cache
@@ -61,6 +62,7 @@ def backend(device: torch.device) -> Any:
 def _compiled(kind: str) -> Any:
     name, library = {"cpu": ("cpu", "numba"), "cuda": ("cuda", "triton")}.get(kind, ("reference", ""))
     try:
+        importlib.import_module(library or "torch")
         return importlib.import_module(f"gossamer.kernels.{name}")
     except ImportError as error:
         logger.info("%s cannot be used (%s): rounds on this %s take several times longer.", library, error, kind)
@@ -75,10 +77,23 @@ def has_lines(x: Tensor) -> bool:
     return (x.is_cuda or x.numel() >= _LINES_FROM) and backend(x.device) is not reference
 
 
+_elsewhere: list[float] = []
+
+
 def compile_seconds() -> float:
     """Seconds spent compiling kernels so far, which no round should be blamed for."""
-    module: Any = sys.modules.get("gossamer.kernels.compile")  # numba is imported where it is used
-    return 0.0 if module is None else float(module.seconds())
+    modules: list[Any] = [sys.modules.get(f"gossamer.kernels.{name}") for name in ("compile", "cuda.language")]
+    return sum(_elsewhere) + sum(float(module.seconds()) for module in modules if module is not None)  # if imported
+
+
+@contextlib.contextmanager
+def compiling() -> Iterator[None]:
+    """Count what happens inside as compiling."""
+    begin = time.perf_counter() - compile_seconds()
+    try:
+        yield
+    finally:
+        _elsewhere.append(time.perf_counter() - compile_seconds() - begin)
 
 
 def uniform(stream: Stream, width: int, dtype: torch.dtype) -> Tensor:
@@ -136,6 +151,14 @@ def pack(values: Any, width: int) -> reference.Bytes:
     """Unsigned integers of a fixed width as bytes; see `reference.pack`."""
     packed: reference.Bytes = backend(torch.device("cpu")).pack(values, width)
     return packed
+
+
+def pack_rows(values: Tensor, shift: int, width: int) -> reference.Bytes:
+    """As `pack`, for values + shift. On a GPU they are packed before they cross to the host."""
+    if values.is_cuda and hasattr(backend(values.device), "pack_rows"):
+        packed: reference.Bytes = backend(values.device).pack_rows(values, shift, width).cpu().numpy()
+        return packed
+    return pack(values.cpu().numpy() + shift, width)
 
 
 def unpack(payload: bytes, count: int, width: int) -> Any:

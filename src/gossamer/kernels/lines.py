@@ -161,14 +161,20 @@ def _kind(line: Line, other: Any) -> torch.dtype | None:
     return None
 
 
-def tensors(*values: Tensor | Line) -> list[Tensor]:
-    """The numbers of lines, computed together; tensors are returned as they are."""
+def tensors(*values: Tensor | Line, apart_from: Sequence[Tensor] = ()) -> list[Tensor]:
+    """The numbers of lines, computed together; tensors are returned as they are.
+
+    `apart_from` are tensors from which the distance of each value is wanted next; a GPU measures it on the way.
+    """
     wanted = [value for value in values if isinstance(value, Line) and value.result is None]
     if wanted:
         from gossamer.kernels import backend
 
-        program = _program(wanted)
-        for line, result in zip(wanted, backend(wanted[0].device).lines(program), strict=True):
+        more: list[Any] = []
+        if apart_from and wanted[0].is_cuda:
+            own = {id(value): one for value, one in zip(values, apart_from, strict=True)}
+            more = [[own[id(line)] for line in wanted]]
+        for line, result in zip(wanted, backend(wanted[0].device).lines(_program(wanted), *more), strict=True):
             line.result, line.a, line.b, line.size = result, None, None, 1
     return [value.result if isinstance(value, Line) else value for value in values]  # type: ignore[misc]
 

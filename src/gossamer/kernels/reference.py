@@ -186,9 +186,15 @@ class Powered(NamedTuple):
 
 def powers(value: Tensor, own: Tensor | None, stream: Stream, dtype: torch.dtype) -> Powered:
     """Each coordinate of e = value - own rounded to a power of two below or above it, at random."""
+    return to_powers(value, own, uniform(stream, value.shape[1], dtype))
+
+
+def to_powers(value: Tensor, own: Tensor | None, u: Tensor) -> Powered:
+    """The same, with the random numbers given, whose type is that of the message."""
+    dtype = u.dtype
     e = (value if own is None else value - own).to(dtype)
     mantissa, exponent = torch.frexp(e.double().abs())  # |e| = mantissa 2^exponent, mantissa in [1/2, 1)
-    up = uniform(stream, e.shape[1], dtype) < 2 * mantissa - 1
+    up = u < 2 * mantissa - 1
     power = (exponent - 1 + up).clamp(max=LARGEST[dtype]).long()
     power = power.where(e != 0, torch.iinfo(torch.int16).min)
     top = power.amax(dim=1).clamp(min=-1100)

@@ -45,6 +45,11 @@ class Hook:
     def after(self, loop: "Loop") -> None:
         """After each round."""
 
+    @classmethod
+    def looks_at_rounds(cls) -> bool:
+        """Whether it does something in every round, and so must see each of them once."""
+        return cls.before is not Hook.before or cls.after is not Hook.after
+
     def recorded(self, label: str, seed: int, row: Row) -> None:
         """After an evaluation was added to a record. Evaluations are done many at a time, so this may be later."""
 

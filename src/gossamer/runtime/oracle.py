@@ -19,7 +19,7 @@ class BatchOracle:
     """
 
     def __init__(
-        self, problem: Problem, streams: Streams, t: int, batch_size: int | None, buffers: dict[str, Tensor]
+        self, problem: Problem, streams: Streams, t: int | Tensor, batch_size: int | None, buffers: dict[str, Tensor]
     ) -> None:
         self.problem, self.streams, self.t, self.batch_size = problem, streams, t, batch_size
         self.buffers, self._before = buffers, buffers

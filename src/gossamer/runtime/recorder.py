@@ -134,6 +134,7 @@ class Recorder(Hook):
     ) -> None:
         sim = self.simulation = simulation
         self.saving, self.folder = saving, saving.folder
+        sim.replayed.is_allowed = not any(hook.looks_at_rounds() for hook in saving.hooks)
         self.about = about
         if measures:
             about = {**about, "measures": [one.name for one in measures]}

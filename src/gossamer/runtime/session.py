@@ -72,12 +72,29 @@ class Session:
     def look_ahead(self, oracle: Oracle, lr: float | Tensor, *, measure: bool = False) -> Ahead:
         """The state after the next round; a NonFiniteError with the bad rows if the models do not stay finite."""
         errors: list[Tensor] | None = [] if measure else None
+        state, total, doubts = self.attempt(oracle, lr, self.t, self.t, errors)
+        # One number to look at; the rows are looked for only when it is bad.
+        if not math.isfinite(total.item()):
+            for _, refuse in doubts:
+                refuse()
+            bad = (~torch.isfinite(state.x).all(dim=1)).nonzero()[:, 0].tolist()
+            if bad:
+                raise NonFiniteError("The models are no longer finite.", bad)
+        return Ahead(state, errors)
+
+    def attempt(
+        self, oracle: Oracle, lr: float | Tensor, t: int, at: int | Tensor, errors: list[Tensor] | None = None
+    ) -> tuple[State, Tensor, list[DeferredCheck]]:
+        """The state after round t, unchecked; a number that is finite if all is well; and what finds the fault if not.
+
+        Random numbers are those of round `at`: t itself, or a tensor on the device with its number.
+        """
         self.exchange.begin(self.t)
         round = Round(
-            t=self.t,
+            t=t,
             lr=lr,
             oracle=oracle,
-            random=lambda purpose: self.streams.at(self.t, purpose),
+            random=lambda purpose: self.streams.at(at, purpose),
             exchange=self.exchange,
             dtype=self.state.x.dtype,
             rho=self.exchange.rho,
@@ -89,14 +106,7 @@ class Session:
         total = state.x.sum()
         if doubts:
             total = torch.stack([total, *(doubt.to(total) for doubt, _ in doubts)]).sum()
-        # One number to look at; the rows are looked for only when it is bad.
-        if not math.isfinite(total.item()):
-            for _, refuse in doubts:
-                refuse()
-            bad = (~torch.isfinite(state.x).all(dim=1)).nonzero()[:, 0].tolist()
-            if bad:
-                raise NonFiniteError("The models are no longer finite.", bad)
-        return Ahead(self._kept(state), errors)
+        return self._kept(state), total, doubts
 
     def _kept(self, state: State) -> State:
         """The state as it is kept from round to round: with float32 surrogates, every sum is rounded to float32."""

@@ -13,6 +13,7 @@ from gossamer.compression.base import Codec
 from gossamer.errors import NonFiniteError
 from gossamer.problems.base import Problem
 from gossamer.records.checkpoint import Checkpoint, under
+from gossamer.runtime.device.capture import Replayed
 from gossamer.runtime.exchange.rows import RowExchange, network_of
 from gossamer.runtime.exchange.traffic import Traffic
 from gossamer.runtime.oracle import BatchOracle
@@ -58,8 +59,30 @@ class Simulation(UnderWay):
         start = starting_models(x0, problem, streams)
         self.session = Session(method, self.exchange, streams, start, check_surrogates(surrogates, problem.dtype))
         self.traffic, self._counts = Traffic(self.mixing, seeds, codec), counts
-        self.buffers = problem.new_buffers(len(seeds) * problem.clients)
+        self._buffers = problem.new_buffers(len(seeds) * problem.clients)
         self._next: _Next | None = None
+        self.replayed = Replayed(self)
+
+    @property
+    def state(self) -> State:
+        """The method's state."""
+        self.replayed.leave()
+        return self.session.state
+
+    @state.setter
+    def state(self, state: State) -> None:
+        self.replayed.leave()
+        self.session.state = state
+
+    @property
+    def buffers(self) -> dict[str, Tensor]:
+        """The clients' buffers, such as the running means of batch norm."""
+        self.replayed.leave()
+        return self._buffers
+
+    @buffers.setter
+    def buffers(self, buffers: dict[str, Tensor]) -> None:
+        self._buffers = buffers
 
     @property
     def compression_error(self) -> Tensor | None:
@@ -81,11 +104,17 @@ class Simulation(UnderWay):
 
         With `measure`, how much the compressor left out is noted on the way.
         """
+        if not measure and self._next is None and self.replayed.step():
+            return
         following, self._next = self._known() or self._look_ahead(measure), None
-        for sent in following.packets if self._counts else ():
-            self.traffic.count(sent, self.t, self.seeds)
+        self.count(following.packets)
         self.session.take(following.ahead)
         self.buffers = following.buffers
+
+    def count(self, packets: Sequence[tuple[Outgoing, ...]]) -> None:
+        """Count what was sent in this round."""
+        for sent in packets if self._counts else ():
+            self.traffic.count(sent, self.t, self.seeds)
 
     def peek(self) -> State:
         """The state after the next round, without going there."""
@@ -124,6 +153,7 @@ class Simulation(UnderWay):
 
     def _look_ahead(self, measure: bool) -> _Next:
         """What the next round comes to; nothing is changed."""
+        self.replayed.leave()
         session = self.session
         oracle = BatchOracle(self.problem, session.streams, self.t, self.batch_size, self.buffers)
         few = 1 if is_small(self.problem, len(session.state.x), self.batch_size) else None
@@ -147,6 +177,7 @@ class Simulation(UnderWay):
 
     def keep(self, places: Sequence[int]) -> None:
         """Go on with the seeds at these places only."""
+        self.replayed.leave()
         session, shape = self.session, (len(self.seeds), self.problem.clients)
 
         def kept(x: Tensor) -> Tensor:
@@ -159,11 +190,13 @@ class Simulation(UnderWay):
 
     def save(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Tensors and facts from which `restore` goes on."""
+        self.replayed.leave()
         tensors = self.session.save() | {f"buffers.{name}": buffer for name, buffer in self.buffers.items()}
         return tensors, {"t": self.t, "seeds": list(self.seeds), "traffic": self.traffic.counts()}
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Be where a simulation with the same settings was when it was saved."""
+        self.replayed.leave()
         self.drop([seed for seed in self.seeds if seed not in checkpoint.facts["seeds"]])
         self.session.restore(checkpoint.facts["t"], checkpoint.tensors)
         self.buffers = under("buffers.", checkpoint.tensors, self.problem.device)

@@ -106,8 +106,11 @@ class Rows:
     def take(self, flat: Tensor) -> Tensor:
         """As `inputs`, for the row numbers of a minibatch, in memory that the next call reuses.
 
-        (Allocating fresh memory would cost more than reading the rows.)
+        (Allocating fresh memory would cost more than reading the rows. Not so on a GPU, where recorded rounds need
+        memory that nobody replaces.)
         """
+        if flat.is_cuda:
+            return self._numbers(torch.index_select(self.features, 0, flat))
         count = len(flat)
         if len(self._taken) < count:
             self._taken = self._dense.new_empty(count, *self._dense.shape[1:])

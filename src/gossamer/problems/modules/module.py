@@ -17,10 +17,10 @@ from gossamer.problems.data.datasets import Dataset, load
 from gossamer.problems.data.holdings import Rows
 from gossamer.problems.data.partition import Partition, split
 from gossamer.problems.modules.closed import LayerStack
-from gossamer.problems.modules.replay import Buffers, Function, Replay, can_replay
+from gossamer.problems.modules.replay import Buffers, Compiled, Function, Replay, can_compile, can_replay
 from gossamer.problems.modules.trial import Loss, module_content, own_generator, try_out
 
-Gradients = Literal["auto", "closed", "vmap", "loop"]
+Gradients = Literal["auto", "closed", "compiled", "vmap", "loop"]
 Pixels = Literal["unit", "raw", "standard"]
 
 _GROUP_BYTES = 8 << 20  # of models and rows handled at once on a CPU, to fit its caches
@@ -59,7 +59,9 @@ class ModuleProblem(DataProblem):
         super().__init__(rows, test, sum(self._sizes), about)
         self.is_random, self.least_batch = try_out(self.module, loss, rows, test)
         side_by_side: Function = vmap(grad(self._with_buffers, has_aux=True))
-        self._side_by_side = Replay(side_by_side) if can_replay(self.module, loss, self.device) else side_by_side
+        self._is_own = can_replay(self.module, loss, self.device)
+        self._side_by_side = Replay(side_by_side) if self._is_own else side_by_side
+        self._compiled = Compiled(side_by_side, self._side_by_side)
         self._measured = _ROWS if self.device.type == "cpu" else 20 * _ROWS  # rows at once; more on a GPU
         self.gradients = self._choose(gradients)
         self._about = {"module": type(module).__name__, "gradients": self.gradients, **about}
@@ -69,15 +71,15 @@ class ModuleProblem(DataProblem):
 
         Stacks of nn.Linear have closed forms. Convolutions under vmap are slower than a loop on a CPU, and faster on a
         GPU. Random numbers of a module must follow its client's stream, which only a loop allows. Modules that vmap
-        does not support use the loop.
+        does not support use the loop. What is made of torch's own layers is compiled on a GPU.
         """
-        check_choice("gradients", asked, ("auto", "closed", "vmap", "loop"))
+        check_choice("gradients", asked, ("auto", "closed", "compiled", "vmap", "loop"))
         labels = self.rows.labels
         are_classes = labels.ndim == 1 and not labels.is_floating_point() and labels.min() >= 0
         self._stack = stack = LayerStack.of(self.module, self.loss) if are_classes else None
         if asked == "closed" and stack is None:
             raise InputError("Closed forms exist for nn.Sequential of linear layers and activations only; use 'auto'.")
-        if self.is_random and asked in ("closed", "vmap"):
+        if self.is_random and asked in ("closed", "compiled", "vmap"):
             raise InputError(f"A module that draws random numbers needs gradients='loop', got {asked!r}.")
         if asked != "auto":
             return asked
@@ -91,7 +93,7 @@ class ModuleProblem(DataProblem):
             self._vmapped(x, self.rows.inputs(some), self.rows.labels[some], buffers)
         except (RuntimeError, ValueError, NotImplementedError):
             return "loop"
-        return "vmap"
+        return "compiled" if self._is_own and can_compile() else "vmap"
 
     def content(self) -> Sequence[Any]:
         """The rows, and the module with its loss."""
@@ -140,26 +142,41 @@ class ModuleProblem(DataProblem):
                 index = (first + begin)[some, None] + torch.arange(size, device=self.device)
                 own = {name: b[some] for name, b in buffers.items()}
                 part = torch.empty_like(x[some])
-                self._batch_gradient(x[some], index, own, None if seeds is None else seeds[some] + piece, part)
+                mine = None if seeds is None else seeds[some] + piece
+                # These are taken once in a run: compiling for their many sizes would not pay.
+                self._batch_gradient(x[some], index, own, mine, part, is_whole=True)
                 for name, b in own.items():
                     buffers[name][some] = b
                 total[some] += part.double() * size / counts[some, None]
         out.copy_(total)
 
-    def _batch_gradient(self, x: Tensor, index: Tensor, buffers: Buffers, seeds: Tensor | None, out: Tensor) -> None:
+    def _batch_gradient(
+        self,
+        x: Tensor,
+        index: Tensor,
+        buffers: Buffers,
+        seeds: Tensor | None,
+        out: Tensor,
+        *,
+        is_whole: bool = False,
+    ) -> None:
         flat = index.reshape(-1)
         inputs = self.rows.take(flat).view(*index.shape, *self.rows.features.shape[1:])
         labels = self.rows.labels.index_select(0, flat).view(*index.shape, *self.rows.labels.shape[1:])
         if self.gradients == "closed":
             assert self._stack is not None
             self._stack.gradient(x, inputs, labels, out)
-        elif self.gradients == "vmap":
-            out.copy_(self._vmapped(x, inputs, labels, buffers))
+        elif self.gradients in ("compiled", "vmap"):
+            out.copy_(
+                self._vmapped(x, inputs, labels, buffers, is_compiled=self.gradients == "compiled" and not is_whole)
+            )
         else:
             self._looped(x, inputs, labels, buffers, seeds, out)
 
-    def _vmapped(self, x: Tensor, inputs: Tensor, labels: Tensor, buffers: Buffers) -> Tensor:
-        gradient, after = self._side_by_side(x, inputs, labels, buffers)
+    def _vmapped(
+        self, x: Tensor, inputs: Tensor, labels: Tensor, buffers: Buffers, *, is_compiled: bool = False
+    ) -> Tensor:
+        gradient, after = (self._compiled if is_compiled else self._side_by_side)(x, inputs, labels, buffers)
         for name, b in after.items():
             buffers[name].copy_(b)
         return gradient
@@ -328,8 +345,8 @@ def module_problem(
 
     - `pixels`: what to do with images of a named data set: divide by the largest value (`"unit"`), leave them as they
       are (`"raw"`), or bring them to mean 0 and deviation 1 over the training rows (`"standard"`).
-    - `gradients`: `"auto"`, in `"closed"` form (layers of nn.Linear), for all clients at once by `"vmap"`, or in a
-      `"loop"` over clients.
+    - `gradients`: `"auto"`, in `"closed"` form (layers of nn.Linear), for all clients at once by `"vmap"`, the same
+      `"compiled"` by torch, or in a `"loop"` over clients.
     """
     if not isinstance(module, nn.Module):
         raise InputError(f"`module` must be an nn.Module, got {type(module).__name__}.")
