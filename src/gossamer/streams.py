@@ -47,6 +47,11 @@ def _number(purpose: str) -> int:
     return zlib.crc32(purpose.encode())
 
 
+@cache
+def _one(number: int, device: torch.device) -> Tensor:
+    return torch.tensor([number], device=device)
+
+
 def seeded_uniform(seeds: Tensor, purpose: str, count: int) -> Tensor:
     """(rows, count) numbers determined by a seed per row and a purpose; a message can carry the seed instead."""
     return uniform(Stream(Keys(seeds, torch.zeros_like(seeds)), _number(purpose), 0), count, torch.float64)
@@ -75,7 +80,7 @@ class Draw:
 
     def below(self, high: int | Tensor, width: int) -> Tensor:
         """(rows, width) integers in [0, high), with replacement; `high` may be a tensor with one value per client."""
-        most = high if isinstance(high, Tensor) else torch.tensor([high], device=self.streams.device)
+        most = high if isinstance(high, Tensor) else _one(high, self.streams.device)
         return below(self.stream, most, width)
 
     def normal(self, width: int) -> Tensor:

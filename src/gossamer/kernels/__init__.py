@@ -26,6 +26,7 @@ from gossamer.kernels.csr import Loss as Loss
 from gossamer.kernels.lines import Line as Line
 from gossamer.kernels.lines import subtract as subtract
 from gossamer.kernels.lines import tensors as tensors
+from gossamer.kernels.pool import is_recording
 from gossamer.kernels.products import combination as combination
 from gossamer.kernels.products import outputs as outputs
 from gossamer.kernels.reference import Dithered as Dithered
@@ -74,7 +75,7 @@ _LINES_FROM = 1 << 15  # numbers from which lines are computed in one pass on a 
 
 def has_lines(x: Tensor) -> bool:
     """Whether lines of tensors like x are worth computing in one pass."""
-    return (x.is_cuda or x.numel() >= _LINES_FROM) and backend(x.device) is not reference
+    return (x.is_cuda or x.numel() >= _LINES_FROM or is_recording()) and backend(x.device) is not reference
 
 
 _elsewhere: list[float] = []

@@ -1,7 +1,7 @@
 """A method under way: its state, the round it is in, and how it is saved."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import fields, is_dataclass, replace
 from typing import Any, Literal, NamedTuple, Protocol, cast, get_args
@@ -72,9 +72,8 @@ class Session:
     def look_ahead(self, oracle: Oracle, lr: float | Tensor, *, measure: bool = False) -> Ahead:
         """The state after the next round; a NonFiniteError with the bad rows if the models do not stay finite."""
         errors: list[Tensor] | None = [] if measure else None
-        state, total, doubts = self.attempt(oracle, lr, self.t, self.t, errors)
-        # One number to look at; the rows are looked for only when it is bad.
-        if not math.isfinite(total.item()):
+        state, doubts = self.attempt(oracle, lr, self.t, self.t, errors)
+        if not math.isfinite(total_of(state, doubts).item()):
             for _, refuse in doubts:
                 refuse()
             bad = (~torch.isfinite(state.x).all(dim=1)).nonzero()[:, 0].tolist()
@@ -84,8 +83,8 @@ class Session:
 
     def attempt(
         self, oracle: Oracle, lr: float | Tensor, t: int, at: int | Tensor, errors: list[Tensor] | None = None
-    ) -> tuple[State, Tensor, list[DeferredCheck]]:
-        """The state after round t, unchecked; a number that is finite if all is well; and what finds the fault if not.
+    ) -> tuple[State, list[DeferredCheck]]:
+        """The state after round t, unchecked, and the checks that were put off.
 
         Random numbers are those of round `at`: t itself, or a tensor on the device with its number.
         """
@@ -103,10 +102,7 @@ class Session:
         doubts: list[DeferredCheck] = []
         with checking_later(doubts) if _is_slow_to_ask(self.state.x) else nullcontext():
             state = _computed(self.method.step(self.state, round))
-        total = state.x.sum()
-        if doubts:
-            total = torch.stack([total, *(doubt.to(total) for doubt, _ in doubts)]).sum()
-        return self._kept(state), total, doubts
+        return self._kept(state), doubts
 
     def _kept(self, state: State) -> State:
         """The state as it is kept from round to round: with float32 surrogates, every sum is rounded to float32."""
@@ -179,6 +175,12 @@ class UnderWay:
     @state.setter
     def state(self, state: State) -> None:
         self.session.state = state
+
+
+def total_of(state: State, doubts: Sequence[DeferredCheck]) -> Tensor:
+    """A number that is finite if all is well: the rows are looked for only when it is not."""
+    total: Tensor = state.x.sum()
+    return torch.stack([total, *(doubt.to(total) for doubt, _ in doubts)]).sum() if doubts else total
 
 
 def _is_slow_to_ask(x: Tensor) -> bool:

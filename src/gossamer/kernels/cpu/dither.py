@@ -155,6 +155,5 @@ def dither(
     moved, to = (None, None) if own is None else empty(shape, own.dtype)
     given = x, None if own is None else own.numpy(), *stream.keys.arrays, where, blocks.ends, sizes
     outs = norm_and_scale[0], norm_and_scale[1], symbols, to
-    fine: list[bool] = []
-    split(rows, x.size, lambda begin, end: fine.append(_dither_rows(*given, *outs, begin, end)))
-    return Dithered(numbers[0], numbers[1], levels, moved, all(fine))
+    is_finite = split(rows, x.size, lambda begin, end: bool(_dither_rows(*given, *outs, begin, end)))
+    return Dithered(numbers[0], numbers[1], levels, moved, is_finite)

@@ -58,9 +58,8 @@ def signs(value: Tensor, own: Tensor | None, blocks: Blocks, dtype: torch.dtype)
     negative, flags = empty(x.shape, torch.bool)
     moved, to = (None, None) if own is None else empty(x.shape, own.dtype)
     given = x, None if own is None else own.numpy(), blocks.ends, scales, flags, to
-    fine: list[bool] = []
-    split(len(x), x.size, lambda begin, end: fine.append(_sign_rows(*given, begin, end)))
-    return Signed(scale, negative, moved, all(fine))
+    is_finite = split(len(x), x.size, lambda begin, end: bool(_sign_rows(*given, begin, end)))
+    return Signed(scale, negative, moved, is_finite)
 
 
 @jit()
@@ -103,6 +102,6 @@ def powers(value: Tensor, own: Tensor | None, stream: Stream, dtype: torch.dtype
     codes, symbols = empty(x.shape, torch.int16)
     moved, to = (None, None) if own is None else empty(x.shape, own.dtype)
     given = x, None if own is None else own.numpy(), *stream.keys.arrays, where, LARGEST[dtype], like
-    fine: list[bool] = []
-    split(len(x), x.size, lambda begin, end: fine.append(_power_rows(*given, tops, symbols, to, begin, end)))
-    return Powered(top, codes, moved, all(fine))
+    outs = tops, symbols, to
+    is_finite = split(len(x), x.size, lambda begin, end: bool(_power_rows(*given, *outs, begin, end)))
+    return Powered(top, codes, moved, is_finite)

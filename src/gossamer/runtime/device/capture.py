@@ -24,21 +24,22 @@ import torch
 from torch import Tensor
 
 from gossamer.algorithms.base import State, map_state
+from gossamer.kernels.pool import Call, recording
+from gossamer.runtime.device.tape import BadRound, OnlyKernels, Tape, Unfit, compared
 from gossamer.runtime.oracle import BatchOracle
+from gossamer.runtime.session import total_of
 
 if TYPE_CHECKING:
     from gossamer.runtime.simulation import Simulation
 
 logger = logging.getLogger("gossamer")
 
+_COMPARED = 3  # replayed rounds that are compared with real ones before any is used
 _WARM = 3  # rounds of one shape before recording: kernels are compiled, and libraries choose theirs
 _LARGEST = 256 << 20  # bytes of a state; copying so much takes 0.12 ms on an H200, as long as launching a round does
+_LARGEST_CPU = 1 << 20  # copying so much takes as long as the calls that a tape saves
 _CHECKED = 256  # rounds between two looks at the note
 _NEVER = -1  # the first bad round, as long as there is none
-
-
-class Unfit(Exception):
-    """A round that is not the same kernels every time."""
 
 
 class Later:
@@ -100,7 +101,8 @@ class _Recorded:
     lr: Tensor
     bad: Tensor
     """The first round whose models were not finite."""
-    graph: torch.cuda.CUDAGraph
+    graph: Any
+    """A CUDA graph, or on a CPU a tape."""
     packets: list[Any]
     last_lr: object = None
 
@@ -132,7 +134,8 @@ class Replayed:
 
     def step(self) -> bool:
         """The next round, if it can be replayed."""
-        if not self.is_allowed or self._refused or not self._is_ready():
+        is_exact = not self._sim.session.state.x.is_cuda  # a tape never has to go back
+        if not (self.is_allowed or is_exact) or self._refused or not self._is_ready():
             return False
         sim = self._sim
         if self._good is not None and sim.t - self._good.t >= _CHECKED:
@@ -143,7 +146,12 @@ class Replayed:
         assert recorded is not None
         if self._good is None:
             self._enter(recorded)
-        self._replay(recorded)
+        try:
+            self._replay(recorded)
+        except BadRound:
+            self.leave()
+            self._doubtful = sim.t
+            return False
         return True
 
     def leave(self) -> None:
@@ -207,14 +215,15 @@ class Replayed:
     def _reason(self) -> str | None:
         """Why rounds are not recorded, as far as that is known without trying."""
         sim = self._sim
-        if not sim.session.state.x.is_cuda:
-            return "there is no GPU"
+        is_cuda = sim.session.state.x.is_cuda
+        if not is_cuda and (sim.problem.has_buffers or sim.problem.is_random):
+            return "the gradients are not a kernel's"
         if os.environ.get("GOSSAMER_GRAPH") == "0":
             return "GOSSAMER_GRAPH is 0"
         if sim.exchange.edges is not None:
             return "the network changes"
         size = sum(x.numel() * x.element_size() for x in _tensors(sim.session.state))
-        return f"the state has {size >> 20} MiB" if size > _LARGEST else None
+        return f"the state has {size >> 20} MiB" if size > (_LARGEST if is_cuda else _LARGEST_CPU) else None
 
 
 def _record(sim: "Simulation", key: tuple[object, ...]) -> _Recorded:
@@ -231,10 +240,17 @@ def _record(sim: "Simulation", key: tuple[object, ...]) -> _Recorded:
         t=torch.full((), session.t, dtype=torch.int64, device=device),
         lr=torch.as_tensor(lr, dtype=lr.dtype if isinstance(lr, Tensor) else torch.float64, device=device).clone(),
         bad=torch.full((), _NEVER, dtype=torch.int64, device=device),
-        graph=torch.cuda.CUDAGraph(),
+        graph=None,
         packets=[],
     )
     session.state = state
+    if device.type == "cpu":
+        try:
+            _record_tape(sim, recorded)
+        finally:
+            session.state = before
+        return recorded
+    recorded.graph = torch.cuda.CUDAGraph()
     try:
         here, beside = torch.cuda.current_stream(device), torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         beside.wait_stream(here)
@@ -260,7 +276,8 @@ def _round(sim: "Simulation", recorded: _Recorded) -> None:
     session = sim.session
     oracle = BatchOracle(sim.problem, session.streams, recorded.t, sim.batch_size, recorded.buffers)
     any_round = cast(int, Later(session.t))
-    new, total, _ = session.attempt(oracle, recorded.lr, any_round, recorded.t)
+    new, doubts = session.attempt(oracle, recorded.lr, any_round, recorded.t)
+    total = total_of(new, doubts)
     new = map_state(new, lambda x: x)
     is_new = ~torch.isfinite(total) & (recorded.bad == _NEVER)
     recorded.bad.copy_(torch.where(is_new, recorded.t, recorded.bad))
@@ -274,6 +291,34 @@ def _round(sim: "Simulation", recorded: _Recorded) -> None:
     ]
     _copy(kept, made)
     recorded.t += 1
+
+
+def _record_tape(sim: "Simulation", recorded: _Recorded) -> None:
+    """Note the kernels of a round, and compare the rounds that they repeat with real ones."""
+    session, calls = sim.session, list[Call]()
+    oracle = BatchOracle(sim.problem, session.streams, recorded.t, sim.batch_size, {})
+    with recording(calls), OnlyKernels():  # type: ignore[no-untyped-call]
+        new, _ = session.attempt(oracle, recorded.lr, cast(int, Later(session.t)), recorded.t)
+        new = map_state(new, lambda x: x)
+    kept, made = _tensors(recorded.state), _tensors(new)
+    own = {x.data_ptr() for x in kept}
+    if any(a is not b and b.data_ptr() in own for a, b in zip(kept, made, strict=True)):
+        raise Unfit("a round hands a tensor on from one letter to another")
+    recorded.graph = Tape(calls, new.x, list(zip(kept, made, strict=True)), recorded.t)
+    recorded.packets = list(sim.exchange.packets)
+    start, t = map_state(recorded.state, torch.clone), session.t
+    expected, found = [], []
+    for again in range(_COMPARED):
+        lr = session.method.lr_at(t + again)
+        oracle = BatchOracle(sim.problem, session.streams, t + again, sim.batch_size, {})
+        session.state = map_state(session.state if again else start, lambda x: x)
+        session.state, _ = session.attempt(oracle, lr, t + again, t + again)
+        expected.append(_tensors(session.state))
+    for again in range(_COMPARED):
+        recorded.replay(session.method.lr_at(t + again))
+        found.append(_tensors(map_state(recorded.state, torch.clone)))
+    if not all(compared(a, b) for a, b in zip(expected, found, strict=True)):
+        raise Unfit("a replayed round is not the same as a real one")
 
 
 def _copy(to: list[Tensor], what: list[Tensor]) -> None:
