@@ -25,7 +25,6 @@ class Streams:
         self.seeds = tuple(check_integer("seed", seed, 0, 2**64 - 1) for seed in seeds)
         self.clients = tuple(clients)
         self.device = torch.device(device)
-        self._numbers: dict[int, Tensor] = {}
         each = [seed for seed in self.seeds for _ in self.clients]
         self.keys = Keys.of(each, self.clients * len(self.seeds), self.device)
 
@@ -38,12 +37,6 @@ class Streams:
         """The draw of round `t` for one purpose."""
         return Draw(self, purpose, t)
 
-    def number(self, value: int) -> Tensor:
-        """(1,): the number on the device, where it is copied once."""
-        if value not in self._numbers:
-            self._numbers[value] = torch.tensor([value], device=self.device)
-        return self._numbers[value]
-
     def uniform(self, purpose: str, t: int, width: int, dtype: torch.dtype) -> Tensor:
         """(rows, width) numbers in [0, 1), determined by seed, client, purpose, round and dtype."""
         return self.at(t, purpose).uniform(width, dtype)
@@ -52,6 +45,11 @@ class Streams:
 @cache
 def _number(purpose: str) -> int:
     return zlib.crc32(purpose.encode())
+
+
+@cache
+def _one(number: int, device: torch.device) -> Tensor:
+    return torch.tensor([number], device=device)
 
 
 def seeded_uniform(seeds: Tensor, purpose: str, count: int) -> Tensor:
@@ -82,7 +80,8 @@ class Draw:
 
     def below(self, high: int | Tensor, width: int) -> Tensor:
         """(rows, width) integers in [0, high), with replacement; `high` may be a tensor with one value per client."""
-        return below(self.stream, high if isinstance(high, Tensor) else self.streams.number(high), width)
+        most = high if isinstance(high, Tensor) else _one(high, self.streams.device)
+        return below(self.stream, most, width)
 
     def normal(self, width: int) -> Tensor:
         """(rows, width) standard normal numbers, in float64."""

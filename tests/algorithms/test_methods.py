@@ -68,7 +68,7 @@ def test_what_is_said_of_a_method_is_what_it_does(name: str, monkeypatch: pytest
 @pytest.mark.parametrize(("cls", "expected"), [(al.GTSARAH, [0, 4, 8, 12]), (al.DGET, [0, 3, 6, 9, 12])])
 def test_rounds_with_a_full_gradient(cls: Any, expected: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     """q = 3: GT-SARAH takes q recursive steps after each full gradient, D-GET one full gradient every q rounds."""
-    rounds: list[int] = []
+    rounds: list[int | Tensor] = []
 
     class Noting(BatchOracle):
         def full(self, x: Tensor) -> Tensor:

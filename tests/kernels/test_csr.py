@@ -1,5 +1,6 @@
 """The compiled kernels of linear models on sparse rows, against the reference and against dense algebra."""
 
+import contextlib
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -13,7 +14,10 @@ from hypothesis.extra import numpy as arrays
 from scipy import sparse
 
 import gossamer as gs
-from gossamer.kernels import Csr, Examples, Loss, csr, csr_reference, only_reference
+from gossamer.kernels import Csr, Examples, Loss, csr, linear_gradients, linear_measures, only_reference
+from gossamer.kernels.compile import jit
+from gossamer.kernels.cpu import elementary
+from gossamer.kernels.cpu import examples as compiled
 
 BOUND = {torch.float32: 1e-5, torch.float64: 1e-12}
 
@@ -23,8 +27,7 @@ def by_kernel_and_reference(call: Callable[[], Any]) -> tuple[Any, Any]:
 
 
 def as_reference(call: Callable[[], Any]) -> Any:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(csr, "_kernels", lambda: None)
+    with only_reference():
         return call()
 
 
@@ -71,14 +74,14 @@ def test_gradients(dtype: torch.dtype, data: st.DataObject) -> None:
     batch = None
     if size is not None:
         batch = torch.from_numpy(np.concatenate([random.integers(0, n, (1, size)) for n in [*held.counts] * seeds]))
-    one, two = by_kernel_and_reference(partial(held.gradient, x, batch, 0.05, 0.1))
+    one, two = by_kernel_and_reference(partial(linear_gradients, held, x, batch, 0.05, 0.1))
     matrix, first = held.rows.matrix.astype(np.float64), np.cumsum([0, *held.counts])
     for i in range(len(x)):
         client = i % clients
         rows = np.arange(held.counts[client]) if batch is None else batch[i].numpy()
         a, y = matrix[first[client] + rows], held.targets[first[client] + rows].astype(np.float64)
         z = (a @ x[i].double().numpy().reshape(held.outputs, -1).T)[:, :, None]
-        _, pull, _ = csr_reference.losses(z, y, held.loss)
+        _, pull, _ = csr.losses(z, y, held.loss)
         lengths = np.sqrt((a**2).sum(axis=1))
         scale = float((lengths * np.maximum(1, np.linalg.norm(pull[:, :, 0], axis=1))).mean()) + float(x[i].norm())
         assert float((one[i] - two[i]).norm()) <= BOUND[dtype] * scale
@@ -94,7 +97,7 @@ def test_measurements(dtype: torch.dtype, data: st.DataObject) -> None:
     held = data.draw(examples(dtype))
     x = models(data, held, data.draw(st.sampled_from([1, 2, 10, 70])), 1.0)
     for derive in (True, False):
-        (loss, other), (expected, also) = by_kernel_and_reference(partial(held.measure, x, derive=derive))
+        (loss, other), (expected, also) = by_kernel_and_reference(partial(linear_measures, held, x, derive=derive))
         torch.testing.assert_close(loss, expected, rtol=BOUND[dtype], atol=BOUND[dtype])
         if derive:
             torch.testing.assert_close(other, also, rtol=BOUND[dtype], atol=BOUND[dtype] * 10)
@@ -112,18 +115,22 @@ def test_a_model_does_not_notice_its_company(dtype: torch.dtype, data: st.DataOb
     clients, d = len(held.counts), held.outputs * held.rows.width
     x = torch.from_numpy(random.standard_normal((3 * clients, d))).to(dtype)
     batch = torch.from_numpy(np.concatenate([random.integers(0, n, (1, 9)) for n in [*held.counts] * 3]))
-    together = held.gradient(x, batch, 0.05, 0.0)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(csr, "split", backwards)
-        assert torch.equal(held.gradient(x, batch, 0.05, 0.0), together)
-        assert torch.equal(held.gradient(x, None, 0.0, 0.1)[:clients], held.gradient(x[:clients], None, 0.0, 0.1))
-        apart = [held.measure(x, derive=derive) for derive in (True, False)]
-    own = slice(clients, 2 * clients)
-    assert torch.equal(held.gradient(x[own], batch[own], 0.05, 0.0), together[own])
-    for derive, parts in zip((True, False), apart, strict=True):
-        whole, alone = held.measure(x, derive=derive), held.measure(x[1:2], derive=derive)
-        assert all(torch.equal(a, b) for a, b in zip(whole, parts, strict=True))
-        assert all(torch.equal(a[1:2], b) for a, b in zip(whole, alone, strict=True))
+    gradients, apart = partial(linear_gradients, held, nonconvex=0.05, l2=0.1), partial(linear_measures, held)
+    one, own = slice(1, 2), slice(clients, 2 * clients)
+    for context in (contextlib.nullcontext, only_reference):
+        with context():
+            for rows in (batch, None):
+                together = gradients(x, rows)
+                assert torch.equal(gradients(x[own], None if rows is None else rows[own]), together[own])
+                with pytest.MonkeyPatch.context() as patch:
+                    patch.setattr(compiled, "split", backwards)
+                    assert torch.equal(gradients(x, rows), together)
+            for derive in (True, False):
+                measured, alone = apart(x, derive=derive), apart(x[one], derive=derive)
+                assert all(torch.equal(a[one], b) for a, b in zip(measured, alone, strict=True))
+                with pytest.MonkeyPatch.context() as patch:
+                    patch.setattr(compiled, "split", backwards)
+                    assert all(torch.equal(a, b) for a, b in zip(measured, apart(x, derive=derive), strict=True))
 
 
 def backwards(rows: int, work: float, fn: Callable[[int, int], None]) -> None:
@@ -146,12 +153,20 @@ def test_what_does_not_fit_is_refused() -> None:
                 run()
 
     one = torch.tensor([[0], [1]])
-    refused("minibatch of client 1 has row 1, but the client has rows 0 to 0", lambda: held.gradient(x, one, 0, 0))
-    refused("minibatch of client 0 has row -1", lambda: held.gradient(x, -one[[1, 0]], 0, 0))
-    refused(r"\(seeds \* 2, 3\), one row per client, got \(3, 3\)", lambda: held.gradient(x[[0, 0, 0]], None, 0, 0))
-    refused(r"\(seeds \* 2, 3\), one row per client, got \(2, 2\)", lambda: held.gradient(x[:, :2], None, 0, 0))
-    refused(r"must be \(2, rows per client\), got shape \(4, 1\)", lambda: held.gradient(x, one.repeat(2, 1), 0, 0))
-    refused(r"must be \(k, 3\), got shape \(2, 1\)", lambda: held.measure(x[:, :1], derive=True))
+    refused(
+        "minibatch of client 1 has row 1, but the client has rows 0 to 0", lambda: linear_gradients(held, x, one, 0, 0)
+    )
+    refused("minibatch of client 0 has row -1", lambda: linear_gradients(held, x, -one[[1, 0]], 0, 0))
+    refused(
+        r"\(seeds \* 2, 3\), one row per client, got \(3, 3\)", lambda: linear_gradients(held, x[[0, 0, 0]], None, 0, 0)
+    )
+    refused(
+        r"\(seeds \* 2, 3\), one row per client, got \(2, 2\)", lambda: linear_gradients(held, x[:, :2], None, 0, 0)
+    )
+    refused(
+        r"must be \(2, rows per client\), got shape \(4, 1\)", lambda: linear_gradients(held, x, one.repeat(2, 1), 0, 0)
+    )
+    refused(r"must be \(k, 3\), got shape \(2, 1\)", lambda: linear_measures(held, x[:, :1], derive=True))
     refused("Targets must be classes from 0 to 0", lambda: small(Loss.SOFTMAX))
 
 
@@ -163,19 +178,16 @@ def test_large_and_missing_numbers() -> None:
         )
         x = torch.tensor([[1e30, 0, 0], [0, -1e30, 0]], dtype=dtype)
         expected = torch.tensor([[0, 0, 0], [0, -3, 0]], dtype=dtype)
-        assert torch.equal(held.gradient(x, torch.tensor([[0], [0]]), 0, 0).abs() > 1e-30, expected.abs() > 0)
-        loss, _ = held.measure(x, derive=True)
+        assert torch.equal(linear_gradients(held, x, torch.tensor([[0], [0]]), 0, 0).abs() > 1e-30, expected.abs() > 0)
+        loss, _ = linear_measures(held, x, derive=True)
         assert torch.isfinite(loss).all()
         assert float(loss[1]) == pytest.approx(1e30)
         bad = torch.full((2, 3), torch.nan, dtype=dtype)
-        assert held.gradient(bad, None, 0, 0)[0].isnan()[[0, 2]].all()
-        assert held.measure(bad, derive=True)[0].isnan().all()
+        assert linear_gradients(held, bad, None, 0, 0)[0].isnan()[[0, 2]].all()
+        assert linear_measures(held, bad, derive=True)[0].isnan().all()
 
 
 def test_exp_and_log1p() -> None:
-    from gossamer.kernels.compile import jit
-    from gossamer.kernels.cpu import elementary
-
     @jit()
     def apply(x: Any, exps: Any, logs: Any) -> None:
         for i in range(len(x)):
@@ -195,8 +207,3 @@ def test_exp_and_log1p() -> None:
         apply(x, exps, logs)
         assert 0 < exps[0] == exps[2] < 1e-37
         assert np.isnan([exps[1], logs[1]]).all()
-
-
-def test_without_kernels() -> None:
-    with only_reference():
-        assert small().gradient(torch.zeros(2, 3, dtype=torch.float64), None, 0, 0)[1].tolist() == [0, -1.5, 0]

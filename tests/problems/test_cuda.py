@@ -88,10 +88,11 @@ def test_dropout_follows_the_stream_on_a_gpu() -> None:
 
 def test_replayed_gradients_are_the_same() -> None:
     def models(*, replayed: bool) -> torch.Tensor:
-        problem = P.cnn("digits", clients=4, dtype="float64", device="cuda")
+        problem = P.cnn("digits", clients=4, dtype="float64", gradients="vmap", device="cuda")
         assert isinstance(problem._side_by_side, Replay)
         if not replayed:
             problem._side_by_side = problem._side_by_side.function
+        problem.is_replayable = False  # the gradients alone
         run = gs.simulate(gs.DSGD(lr=0.01), problem, gs.mixing_matrix(gs.ring(4)), rounds=20, batch_size=8)
         return run.snapshot  # with the buffers of batch norm
 
@@ -106,3 +107,4 @@ def test_a_users_own_layers_are_not_replayed() -> None:
     module = nn.Sequential(Own(), nn.Linear(64, 3), nn.BatchNorm1d(3))
     problem = P.module_problem(module, IMAGES, clients=4, partition="iid", device="cuda")
     assert not isinstance(problem._side_by_side, Replay)
+    assert not problem.is_replayable

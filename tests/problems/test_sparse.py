@@ -12,9 +12,11 @@ import torch
 from scipy import sparse
 
 import gossamer as gs
-from gossamer.kernels import csr
+from gossamer import kernels
+from gossamer.kernels import reference
 from gossamer.problems import Dataset, curvature, load
 from gossamer.problems.linear import LinearModel
+from gossamer.problems.regression import _Common
 
 P = gs.problems
 RNG = np.random.default_rng(0)
@@ -48,7 +50,7 @@ def test_sparse_and_dense_rows_are_one_problem(
     objective: str, equal: bool, has_numba: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not has_numba:
-        monkeypatch.setattr(csr, "_kernels", lambda: None)
+        monkeypatch.setattr(kernels, "backend", lambda device: reference)
     one, two = pair(objective, equal=equal, nonconvex=0.05, feature_scale=2.0)
     assert torch.equal(one.rows.features, two.rows.features)
     assert torch.equal(one.rows.inputs([3, 1]), two.rows.inputs([3, 1]))
@@ -153,6 +155,20 @@ def test_dense_data_stays_dense() -> None:
     assert P.logistic_regression("breast_cancer").rows.sparse is None
 
 
+def test_a_gpu_gets_dense_rows_if_they_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = Dataset("x", MATRIX, LABELS["least_squares"])
+    common = _Common(data, 3, "iid", True, 1.0, True, 0, "float32", "cpu")
+    common.device = torch.device("cuda")
+    free = 90 * 31 * 4
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (free, free))
+    assert (common._matrix(MATRIX)[:, :-1] == MATRIX.toarray().astype(np.float32)).all()
+    free -= 1
+    with pytest.raises(
+        gs.InputError, match=r"'x' has 90 rows of 31 features, 0\.0 GiB \(11,160 bytes\) when stored densely"
+    ):
+        common._matrix(MATRIX)
+
+
 def test_a_module_gets_dense_rows() -> None:
     problem = P.one_hidden_layer(Dataset("x", MATRIX, LABELS["softmax_regression"]), hidden=3, clients=3)
     assert problem.rows.features.shape == (90, 30)
@@ -182,8 +198,7 @@ def test_a9a_is_sparse_and_its_gradients_are_as_before(data_dir: Path) -> None:
     for rows in (batch, None):
         here, there = one.gradient(x, rows), two.gradient(x, rows)
         assert ((here - there).norm(dim=1) <= 1e-5 * there.norm(dim=1)).all()
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(csr, "_kernels", lambda: None)
+        with kernels.only_reference():
             assert ((one.gradient(x, rows) - here).norm(dim=1) <= 1e-5 * here.norm(dim=1)).all()
     for measured in ("evaluate", "score"):
         here_, there_ = getattr(one, measured)(x), getattr(two, measured)(x)

@@ -12,6 +12,7 @@ from gossamer.algorithms.schedules import cosine
 from gossamer.registry import methods
 from gossamer.runtime import session
 from gossamer.runtime.device import capture
+from gossamer.runtime.device.tape import Unfit
 from gossamer.runtime.loop import Hook
 from gossamer.runtime.simulation import Simulation
 
@@ -171,7 +172,7 @@ def test_hooks_that_look_see_every_round(device: str, replaying: list[int]) -> N
     method = gs.BEER(lr=0.1, gamma=0.5, compressor=gs.gsgd(5))
     gs.simulate(method, problem, MIXING, rounds=20, eval_every=20, hooks=[watch])
     assert watch.seen == list(range(1, 21))
-    assert not replaying
+    assert device == "cpu" or not replaying  # a tape takes each round once
 
 
 def test_a_later_round_is_known_by_what_lies_before_it() -> None:
@@ -184,7 +185,7 @@ def test_a_later_round_is_known_by_what_lies_before_it() -> None:
     assert not t < 4
     assert not t <= 3
     for wrong in (lambda: t == 4, lambda: t > 4, lambda: t < 5, lambda: t >= 5, lambda: t == 1.5):
-        with pytest.raises(capture.Unfit, match="compares the number of the round"):
+        with pytest.raises(Unfit, match="compares the number of the round"):
             wrong()  # type: ignore[no-untyped-call]
     for wrong in (lambda: t % 2, lambda: t + 1, lambda: int(t), lambda: torch.ones(2) * t):
         with pytest.raises(TypeError):

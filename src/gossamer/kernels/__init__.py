@@ -22,11 +22,12 @@ from gossamer.kernels import reference
 from gossamer.kernels.blocks import Blocks as Blocks
 from gossamer.kernels.csr import Csr as Csr
 from gossamer.kernels.csr import Examples as Examples
-from gossamer.kernels.csr_reference import Loss as Loss
+from gossamer.kernels.csr import Loss as Loss
 from gossamer.kernels.lines import Line as Line
 from gossamer.kernels.lines import difference as difference
 from gossamer.kernels.lines import subtract as subtract
 from gossamer.kernels.lines import tensors as tensors
+from gossamer.kernels.pool import is_recording
 from gossamer.kernels.products import combination as combination
 from gossamer.kernels.products import outputs as outputs
 from gossamer.kernels.reference import Dithered as Dithered
@@ -76,7 +77,7 @@ _LINES_FROM = 1 << 15  # numbers from which lines are computed in one pass on a 
 
 def has_lines(x: Tensor) -> bool:
     """Whether lines of tensors like x are worth computing in one pass."""
-    return (x.is_cuda or x.numel() >= _LINES_FROM) and backend(x.device) is not reference
+    return (x.is_cuda or x.numel() >= _LINES_FROM or is_recording()) and backend(x.device) is not reference
 
 
 _elsewhere: list[float] = []
@@ -187,3 +188,15 @@ def pack_rows(values: Tensor, shift: int, width: int) -> reference.Bytes:
 def unpack(payload: bytes, count: int, width: int) -> Any:
     """What `pack` wrote."""
     return backend(torch.device("cpu")).unpack(payload, count, width)
+
+
+def linear_gradients(examples: Examples, x: Tensor, batch: Tensor | None, nonconvex: float, l2: float) -> Tensor:
+    """Gradients of linear models on sparse rows; see `csr.linear_gradients`."""
+    gradients: Tensor = backend(x.device).linear_gradients(examples, x, batch, nonconvex, l2)
+    return gradients
+
+
+def linear_measures(examples: Examples, models: Tensor, *, derive: bool) -> tuple[Tensor, Tensor]:
+    """Mean losses of models on sparse rows, with gradients or hits; see `csr.linear_measures`."""
+    measured: tuple[Tensor, Tensor] = backend(models.device).linear_measures(examples, models, derive)
+    return measured

@@ -1,16 +1,15 @@
-"""Rows of data that are mostly zero, in compressed form, and linear models on them.
+"""Rows of data that are mostly zero, in compressed form, and the readable loops of linear models on them.
 
-The kernels are `cpu.examples` where numba is installed and else `csr_reference`. Both add up in float64 in one order,
-and round the derivatives of the losses differently. Their gradients over rows a with derivatives p differ by at most
-1e-5 (float32) or 1e-12 (float64) times the mean of ||a|| max(1, ||p||).
+The loops exist compiled, too (`cpu/examples.py`). Both add up gradients in float64 in one order, and round the
+derivatives of the losses differently. Gradients over rows a with derivatives p differ by at most 1e-5 (float32) or
+1e-12 (float64) times the mean of ||a|| max(1, ||p||).
 """
 
-import importlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import IntEnum
 from functools import cached_property
-from types import ModuleType
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -19,17 +18,21 @@ from scipy import sparse
 from torch import Tensor
 
 from gossamer.errors import InputError
-from gossamer.kernels import csr_reference
-from gossamer.kernels.csr_reference import Loss, refuse_row
-from gossamer.kernels.pool import split
 
 Array = npt.NDArray[Any]
-_CPU = torch.device("cpu")
-_TOGETHER = 64  # models measured side by side
-_LANES = 16  # a number of models is rounded up to a multiple: whole vectors are faster
-_SIDE_BY_SIDE_BYTES = 64 << 20  # of the gradients of models measured side by side
-_FEW_ENTRIES = 4  # per feature, below which putting models side by side costs more than it saves
-_NO_BATCH, _NO_WEIGHTS = np.empty((1, 0), np.int64), np.empty(0)
+_NUMBERS = 1 << 20  # entries and coordinates handled at once
+_ROWS, _MODELS = 1 << 12, 64  # handled at once in measurements; fixed, so that sums do not depend on the company
+
+
+class Loss(IntEnum):
+    """The loss of a row with outputs z and target y."""
+
+    LOGISTIC = 0
+    """log(1 + exp(-y z)), y = 1 or -1."""
+    SOFTMAX = 1
+    """Cross-entropy of softmax(z), y = 0, 1, ..."""
+    SQUARES = 2
+    """(z - y)^2 / 2."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,104 +102,152 @@ class Examples:
         return np.cumsum(counts) - counts, counts
 
     @cached_property
-    def _data(self) -> tuple[Array, ...]:
-        """The arrays that the kernels take."""
+    def parts(self) -> tuple[Array, ...]:
+        """Where rows begin, columns, values and targets, as compiled loops take them: with unsigned places."""
         rows = self.rows
         return rows.indptr.view(np.uint64), rows.indices.view(np.uint32), rows.values, self.targets
 
     @cached_property
-    def _fixed(self) -> tuple[Any, ...]:
-        """Arguments of `gradients` that are the same in every call."""
-        return *self.held, *self._data, self.outputs, int(self.loss)
-
-    @cached_property
-    def _entries(self) -> float:
+    def entries(self) -> float:
         """Per row, on average."""
         return len(self.rows.values) / max(1, len(self.rows))
 
-    def gradient(self, x: Tensor, batch: Tensor | None, nonconvex: float, l2: float) -> Tensor:
-        """Row i: the gradient at row i of x, over its client's rows `batch[i]`, or over all of them.
-
-        The mean of the losses' gradients, plus that of nonconvex * sum_j x_j^2 / (1 + x_j^2) + l2 / 2 ||x||^2. The
-        clients of one seed stand after those of another. Each row is computed alone, in a fixed order.
-        """
-        models, whole = _array(x), batch is None
-        rows = _NO_BATCH if batch is None else _array(batch)
-        self._check(models, None if whole else rows)
-        kernels = _kernels()
-        if kernels is None:
-            return torch.from_numpy(csr_reference.gradients(self, models, rows, whole, nonconvex, l2))
-        out, bad = np.empty_like(models), []
-
-        def run(begin: int, end: int) -> None:
-            found = kernels.gradients(models, out, rows, whole, *self._fixed, nonconvex, l2, begin, end)
-            if found >= 0:
-                bad.append(found)
-
-        entries = self._entries * (rows.shape[1] or len(self.rows) / len(self.counts))
-        split(len(models), 4 * len(models) * self.outputs * (entries + self.rows.width), run)
-        if bad:
-            client = min(bad) % len(self.counts)
-            refuse_row(client, rows[min(bad)], self.counts[client])
-        return torch.from_numpy(out)
-
-    def _check(self, models: Array, batch: Array | None) -> None:
-        """The kernels read memory unchecked, so shapes must fit."""
-        clients, d = len(self.counts), self.outputs * self.rows.width
+    def arrays(self, x: Tensor, batch: Tensor | None) -> tuple[Array, Array | None]:
+        """Models and minibatches as contiguous arrays. Compiled loops read memory unchecked, so shapes must fit."""
+        models, d, clients = _array(x), self.outputs * self.rows.width, len(self.counts)
         if models.ndim != 2 or models.shape[1] != d or len(models) % clients:
             raise InputError(f"Models must be (seeds * {clients}, {d}), one row per client, got {models.shape}.")
-        if batch is not None and (batch.ndim != 2 or len(batch) != len(models) or not batch.shape[1]):
-            raise InputError(f"A minibatch must be ({len(models)}, rows per client), got shape {batch.shape}.")
+        rows = None if batch is None else _array(batch)
+        if rows is not None and (rows.ndim != 2 or len(rows) != len(models) or not rows.shape[1]):
+            raise InputError(f"A minibatch must be ({len(models)}, rows per client), got shape {rows.shape}.")
+        return models, rows
 
-    def measure(self, models: Tensor, *, derive: bool) -> tuple[Tensor, Tensor]:
-        """The mean loss at each of the (k, d) models, and its gradient (k, d), or the share of rows classified rightly.
+    def points(self, models: Tensor) -> Array:
+        """Models to be measured, as a contiguous array."""
+        array, d = _array(models), self.outputs * self.rows.width
+        if array.ndim != 2 or array.shape[1] != d:
+            raise InputError(f"Models must be (k, {d}), got shape {array.shape}.")
+        return array
 
-        Means are over all rows by their weights, in float64. Outputs are computed in the type of the models. A model's
-        numbers do not depend on the others.
-        """
-        points, total = _array(models), len(self.rows)
-        if points.ndim != 2 or points.shape[1] != self.outputs * self.rows.width:
-            raise InputError(f"Models must be (k, {self.outputs * self.rows.width}), got shape {points.shape}.")
-        kernels = _kernels()
-        if kernels is None:
-            loss, other = csr_reference.measure(self, points, derive)
-            return torch.from_numpy(loss / total), torch.from_numpy(other / total)
-        loss, other = np.zeros(len(points)), np.zeros(points.shape if derive else len(points))
-        together = max(1, min(_TOGETHER, _SIDE_BY_SIDE_BYTES // (8 * points.shape[1])))
-        if self.outputs == 1 and len(self.rows.values) < _FEW_ENTRIES * self.rows.width:
-            together = 1
-
-        def run(begin: int, end: int) -> None:
-            for at in range(begin, end, together):
-                some = slice(at, min(end, at + together))
-                self._measure_group(kernels, points[some], loss[some], other[some], derive)
-
-        split(len(points), 4 * len(points) * self.outputs * total * (self._entries + 8), run)
-        return torch.from_numpy(loss).div_(total), torch.from_numpy(other).div_(total)
-
-    def _measure_group(self, kernels: ModuleType, points: Array, loss: Array, other: Array, derive: bool) -> None:
-        """A group of models side by side, so that an entry of a row is one operation on contiguous numbers."""
-        many, shape = len(points), (len(points), self.outputs, self.rows.width)
-        lanes = many if many == 1 or self.outputs > 1 else -(-many // _LANES) * _LANES
-        models = np.zeros((self.rows.width, self.outputs, lanes), points.dtype)
-        models[:, :, :many] = points.reshape(shape).transpose(2, 1, 0)
-        gradient = np.zeros(models.shape if derive else (0, self.outputs, lanes))
-        sums, hits = np.zeros(lanes), np.zeros(lanes, np.int64)
-        flat, into = models.reshape(len(models), -1), gradient.reshape(len(gradient), self.outputs * lanes)
-        weights = _NO_WEIGHTS if self.weights is None else self.weights
-        kernels.measure(flat, *self._data, weights, self.outputs, int(self.loss), derive, sums, hits, into)
-        loss[:] = sums[:many]
-        other[:] = gradient[:, :, :many].transpose(2, 1, 0).reshape(other.shape) if derive else hits[:many]
+    def refuse(self, model: int, batch: Array) -> NoReturn:
+        """Raise an error for the minibatch of a model, which has a row that its client does not have."""
+        client = model % len(self.counts)
+        most = self.counts[client]
+        row = int(batch[(batch < 0) | (batch >= most)][0])
+        raise InputError(f"The minibatch of client {client} has row {row}, but the client has rows 0 to {most - 1}.")
 
 
 def _array(tensor: Tensor) -> Array:
-    """The tensor's memory, contiguous."""
     return (tensor if tensor.is_contiguous() else tensor.contiguous()).numpy()
 
 
-def _kernels() -> ModuleType | None:
-    """The compiled kernels; None without numba."""
-    from gossamer.kernels import backend, reference
+def linear_gradients(examples: Examples, x: Tensor, batch: Tensor | None, nonconvex: float, l2: float) -> Tensor:
+    """Row i: the gradient at row i of x, over its client's rows `batch[i]`, or over all of them.
 
-    found = backend(_CPU)
-    return None if found is reference else importlib.import_module("gossamer.kernels.cpu.examples")
+    The mean of the losses' gradients, plus that of nonconvex * sum_j x_j^2 / (1 + x_j^2) + l2 / 2 ||x||^2. The clients
+    of one seed stand after those of another. Each row is computed alone: sums are float64, in the order of rows and
+    entries.
+    """
+    models, drawn = examples.arrays(x, batch)
+    first, counts = examples.held
+    clients = np.arange(len(models)) % len(counts)
+    sizes = counts[clients] if drawn is None else np.full(len(models), drawn.shape[1])
+    reached = np.cumsum(sizes * max(1.0, examples.entries) + models.shape[1])
+    parts, begin = [np.empty((0, models.shape[1]))], 0
+    while begin < len(models):
+        before = reached[begin - 1] if begin else 0
+        end = max(begin + 1, int(np.searchsorted(reached, before + _NUMBERS, "right")))
+        mine, some = clients[begin:end], sizes[begin:end]
+        which = np.repeat(np.arange(end - begin), some)  # the model of each row of data
+        rows = _count_up(some) if drawn is None else drawn[begin:end].ravel()
+        bad = (rows < 0) | (rows >= counts[mine][which])
+        if drawn is not None and bad.any():
+            examples.refuse(begin + int(which[bad.argmax()]), drawn[begin + which[bad.argmax()]])
+        parts.append(_sums(examples, models[begin:end], first[mine][which] + rows, which) / some[:, None])
+        begin = end
+    bend, kind = 1 + models * models, models.dtype.type
+    regular = kind(l2) * models + kind(nonconvex) * (2 * models / (bend * bend))
+    return torch.from_numpy(np.concatenate(parts).astype(models.dtype) + regular)
+
+
+def _count_up(sizes: Array) -> Array:
+    """0, 1, ... to each size in turn."""
+    found: Array = np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    return found
+
+
+def _sums(examples: Examples, x: Array, rows: Array, which: Array) -> Array:
+    """(models, d): the sum of the gradients of the losses of `rows` at the models `which`."""
+    data, outputs, width = examples.rows, examples.outputs, examples.rows.width
+    lengths = data.indptr[rows + 1] - data.indptr[rows]
+    place = np.repeat(np.arange(len(rows)), lengths)  # the row of each entry
+    entries = _count_up(lengths) + np.repeat(data.indptr[rows], lengths)
+    columns, values = data.indices[entries], data.values[entries].astype(np.float64)
+    model = which[place]
+    z = np.stack(
+        [np.bincount(place, values * x[model, o * width + columns], len(rows)) for o in range(outputs)], axis=1
+    )
+    _, pull, _ = losses(z[:, :, None].astype(x.dtype), examples.targets[rows], examples.loss)
+    return np.hstack(
+        [
+            np.bincount(model * width + columns, pull[place, o, 0] * values, len(x) * width).reshape(len(x), width)
+            for o in range(outputs)
+        ]
+    )
+
+
+def linear_measures(examples: Examples, models: Tensor, derive: bool) -> tuple[Tensor, Tensor]:
+    """The mean loss at each of the (k, d) models, and its gradient (k, d), or the share of rows classified rightly.
+
+    Means are over all rows by their weights, in float64. Outputs are computed in the type of the models. A model's
+    numbers do not depend on the others.
+    """
+    points, total = examples.points(models), len(examples.rows)
+    means, others = [np.zeros(0)], [np.zeros((0, *points.shape[1:]) if derive else 0)]
+    for begin in range(0, len(points), _MODELS):
+        loss, other = _measure(examples, points[begin : begin + _MODELS], derive)
+        means.append(loss / total)
+        others.append(other / total)
+    return torch.from_numpy(np.concatenate(means)), torch.from_numpy(np.concatenate(others))
+
+
+def _measure(examples: Examples, models: Array, derive: bool) -> tuple[Array, Array]:
+    """Sums over the rows of losses, and of gradients or hits."""
+    outputs, width, many = examples.outputs, examples.rows.width, len(models)
+    columns, matrix = models.reshape(many * outputs, width).T, examples.rows.matrix
+    loss, other = np.zeros(many), np.zeros((width, many * outputs) if derive else many)
+    for begin in range(0, len(examples.rows), _ROWS):
+        some = slice(begin, begin + _ROWS)
+        a = matrix[some]
+        z = (a @ columns).reshape(-1, many, outputs).transpose(0, 2, 1)
+        each, pull, hits = losses(z, examples.targets[some], examples.loss)
+        weights = np.ones(len(z)) if examples.weights is None else examples.weights[some]
+        loss += np.cumsum(weights[:, None] * each, axis=0)[-1]  # NumPy's sum of one column has another order
+        if derive:
+            other += a.T @ (weights[:, None, None] * pull.transpose(0, 2, 1)).reshape(len(z), -1)
+        else:
+            other += hits.sum(axis=0)
+    return loss, other.T.reshape(models.shape) if derive else other
+
+
+def losses(z: Array, targets: Array, loss: int) -> tuple[Array, Array, Array]:
+    """Of outputs z (rows, outputs, k): losses (rows, k), their derivatives by z, and who is classified rightly."""
+    with np.errstate(over="ignore", invalid="ignore"):  # 1 / inf is 0, as it should be; the session reports divergence
+        return _losses(z, targets, loss)
+
+
+def _losses(z: Array, targets: Array, loss: int) -> tuple[Array, Array, Array]:
+    if loss == Loss.SOFTMAX:
+        at = targets.astype(np.int64)[:, None, None]
+        powers = np.exp(z - z.max(axis=1, keepdims=True))
+        total = np.cumsum(powers, axis=1)[:, -1]  # NumPy's sum has an order that depends on k
+        each = np.log(total) + z.max(axis=1) - np.take_along_axis(z, at, axis=1)[:, 0]
+        pull = powers / total[:, None]
+        np.put_along_axis(pull, at, np.take_along_axis(pull, at, axis=1) - 1, axis=1)
+        return each, pull, z.argmax(axis=1) == at[:, 0]
+    y = targets[:, None, None]
+    if loss == Loss.SQUARES:
+        apart = z - y
+        return apart[:, 0] ** 2 / 2, apart, np.zeros(apart[:, 0].shape, np.bool_)
+    pull = -y / (1 + np.exp(y * z))
+    return np.logaddexp(0, -y * z)[:, 0], pull, (z[:, 0] > 0) == (y[:, 0] > 0)

@@ -145,10 +145,14 @@ def _real(value: Any) -> Any:
     return value.tensor() if isinstance(value, Line) else value
 
 
+def _wider(a: torch.dtype, b: torch.dtype) -> torch.dtype:
+    return torch.float64 if torch.float64 in (a, b) else torch.float32
+
+
 def _kind(line: Line, other: Any) -> torch.dtype | None:
     """The type of the result, as torch has it; None where `other` is nothing that a line can hold."""
     if isinstance(other, Line):
-        return torch.promote_types(line.dtype, other.dtype) if other.shape == line.shape else None
+        return _wider(line.dtype, other.dtype) if other.shape == line.shape else None
     if isinstance(other, int | float):
         return line.dtype
     if not isinstance(other, Tensor) or (other.device != line.device and other.dim()):
@@ -157,7 +161,7 @@ def _kind(line: Line, other: Any) -> torch.dtype | None:
         return line.dtype
     is_whole = other.shape == line.shape and other.is_contiguous()
     if other.dtype in (torch.float32, torch.float64) and (is_whole or other.shape == (line.shape[0], 1)):
-        return torch.promote_types(line.dtype, other.dtype)
+        return _wider(line.dtype, other.dtype)
     return None
 
 

@@ -1,14 +1,66 @@
 """Threads for kernels: rows are split in a fixed way, so that results do not depend on the number of threads."""
 
+import contextlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import ContextVar
 from functools import cache
 from itertools import pairwise
+from typing import NamedTuple
 
 import torch
 
 _WORTH = 1 << 18  # numbers from which a second thread pays; waking one costs 20 to 60 microseconds
+
+
+class Call(NamedTuple):
+    """A kernel on all of its rows."""
+
+    rows: int
+    work: float
+    """Numbers to compute."""
+    function: Callable[[int, int], bool | None]
+    """Takes a range of rows; says whether all is well, if it knows."""
+
+    def run(self) -> bool:
+        """At once if there is little work, else in as many threads as torch has. Whether all is well."""
+        count = min(self.rows, torch.get_num_threads()) if self.work >= _WORTH else 1
+        if count <= 1:
+            return self.function(0, self.rows) is not False
+        ends = [self.rows * (k + 1) // count for k in range(count)]
+        waiting = [_pool().submit(self.function, begin, end) for begin, end in pairwise(ends)]
+        try:
+            first = self.function(0, ends[0])
+        finally:
+            others = [one.result() for one in waiting]
+        return first is not False and False not in others
+
+
+_recorded: ContextVar[list[Call] | None] = ContextVar("recorded", default=None)
+
+
+@contextlib.contextmanager
+def recording(calls: list[Call]) -> Iterator[None]:
+    """Note every kernel that runs inside: called again, they repeat the work in the same memory."""
+    token = _recorded.set(calls)
+    try:
+        yield
+    finally:
+        _recorded.reset(token)
+
+
+def is_recording() -> bool:
+    """Whether kernels are being noted."""
+    return _recorded.get() is not None
+
+
+def split(rows: int, work: float, function: Callable[[int, int], bool | None]) -> bool:
+    """Call function(begin, end) for all rows, and say whether all is well."""
+    call, recorded = Call(rows, work, function), _recorded.get()
+    if recorded is not None:
+        recorded.append(call)
+    return call.run()
 
 
 @cache
@@ -18,18 +70,3 @@ def _pool() -> ThreadPoolExecutor:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_pool.cache_clear)  # a forked child has none of its parent's threads
-
-
-def split(rows: int, work: float, function: Callable[[int, int], object]) -> None:
-    """Call function(begin, end) for all rows: at once if there is little work, else in as many threads as torch has."""
-    count = min(rows, torch.get_num_threads()) if work >= _WORTH else 1
-    if count <= 1:
-        function(0, rows)
-        return
-    ends = [rows * (k + 1) // count for k in range(count)]
-    waiting = [_pool().submit(function, begin, end) for begin, end in pairwise(ends)]
-    try:
-        function(0, ends[0])
-    finally:
-        for one in waiting:
-            one.result()

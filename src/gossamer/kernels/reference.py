@@ -11,6 +11,7 @@ from torch import Tensor
 
 from gossamer.errors import CodecError
 from gossamer.kernels.blocks import Blocks
+from gossamer.kernels.csr import linear_gradients, linear_measures  # noqa: F401  (loops of this backend, too)
 from gossamer.kernels.lines import Program
 from gossamer.kernels.stream import BESIDE, Stream, per_group
 

@@ -11,7 +11,7 @@ from scipy import sparse
 from torch import Tensor
 
 from gossamer.errors import InputError
-from gossamer.kernels import Examples, Loss, combination, outputs
+from gossamer.kernels import Examples, Loss, combination, linear_gradients, linear_measures, outputs
 from gossamer.problems.base import TOGETHER, DataProblem, Facts, in_groups
 from gossamer.problems.curvature import largest_mean_square, largest_square
 from gossamer.problems.data.datasets import Dataset
@@ -26,6 +26,8 @@ class LinearModel(DataProblem):
     A model x is a matrix (outputs, features) laid out row by row; outputs z are (..., outputs, rows). On sparse rows
     the kernels compute gradients and measurements; `losses`, `pull` and `predicted` are for dense rows.
     """
+
+    is_replayable = True
 
     loss: Loss
     """As the kernels call it."""
@@ -79,7 +81,7 @@ class LinearModel(DataProblem):
     def gradient(self, x: Tensor, batch: Tensor | None = None) -> Tensor:
         """Mean of (derivative by z) times the row, plus the regulariser's gradient; see the kernels on rounding."""
         if self._examples is not None:
-            return self._examples.gradient(x, batch, self.nonconvex, self.l2)
+            return linear_gradients(self._examples, x, batch, self.nonconvex, self.l2)
         rows, shape = self.rows, (-1, self.outputs, self.features)
         if batch is not None:
             index = rows.index(batch)
@@ -121,7 +123,7 @@ class LinearModel(DataProblem):
         loss = self.nonconvex * (square / (1 + square)).sum(dim=1) + self.l2 / 2 * square.sum(dim=1)
         gradient = self._regulariser_gradient(wide)
         if self._examples is not None:
-            data, slope = self._examples.measure(wide.to(dtype), derive=True)
+            data, slope = linear_measures(self._examples, wide.to(dtype), derive=True)
             return loss + data, gradient + slope
         for begin in range(0, rows.total, _ROWS):
             some = slice(begin, begin + _ROWS)
@@ -141,7 +143,7 @@ class LinearModel(DataProblem):
             return {}
         are_classes = self.loss != Loss.SQUARES
         if self._test_examples is not None:
-            loss, accuracy = self._test_examples.measure(models.to(self.dtype), derive=False)
+            loss, accuracy = linear_measures(self._test_examples, models.to(self.dtype), derive=False)
             return {"loss": loss, "accuracy": accuracy} if are_classes else {"loss": loss}
         parts = []
         for group in in_groups(models.to(self.dtype)):

@@ -10,7 +10,7 @@ from torch import Tensor
 from gossamer.kernels.blocks import Blocks
 from gossamer.kernels.buffers import empty
 from gossamer.kernels.compile import jit
-from gossamer.kernels.cpu.philox import fill
+from gossamer.kernels.cpu.philox import fill, place
 from gossamer.kernels.pool import split
 from gossamer.kernels.reference import Dithered
 from gossamer.kernels.stream import Stream
@@ -96,13 +96,13 @@ def _moved(own: Any, w: Any, s: Any, out: Any) -> None:
 
 @jit()
 def _dither_rows(
-    value: Any, own: Any, seeds: Any, clients: Any, place: Any, ends: Any, sizes: Any, norm: Any, scale: Any,
+    value: Any, own: Any, seeds: Any, clients: Any, where: Any, ends: Any, sizes: Any, norm: Any, scale: Any,
     levels: Any, moved: Any, begin: int, end: int,
 ) -> bool:  # fmt: skip
     """Norms, levels and moved surrogates of some rows; whether all numbers are finite."""
     d, is_finite, zero = value.shape[1], True, norm.dtype.type(0)
     highest, divisor, room = sizes[0], sizes[1], sizes[2]
-    per = 64 if norm.itemsize == 4 else 32
+    per, purpose, t = 64 if norm.itemsize == 4 else 32, where[0], np.uint32(where[1][0])
     u, e = np.empty(_CHUNK, norm.dtype), np.empty(_CHUNK, norm.dtype)
     for i in range(begin, end):
         low = 0
@@ -115,7 +115,7 @@ def _dither_rows(
         b = 0
         for start in range(0, d, _CHUNK):
             stop = min(d, start + _CHUNK)
-            fill(seeds[i], clients[i], place[0], place[1], start // per, (stop - start + per - 1) // per, u)
+            fill(seeds[i], clients[i], purpose, t, start // per, (stop - start + per - 1) // per, u)
             _difference(value[i, start:stop], None if own is None else own[i, start:stop], e[: stop - start])
             low = start
             while low < stop:
@@ -149,12 +149,11 @@ def dither(
     """Levels of each block: see `reference.dither`."""
     x = value.numpy()
     shape = rows, _ = x.shape
-    place, sizes = np.array([stream.purpose, stream.t], np.uint32), _sizes(highest, tau, dtype)
+    where, sizes = place(stream), _sizes(highest, tau, dtype)
     numbers, norm_and_scale = empty((2, rows, len(blocks.lengths)), dtype)
     levels, symbols = empty(shape, kind)
     moved, to = (None, None) if own is None else empty(shape, own.dtype)
-    given = x, None if own is None else own.numpy(), *stream.keys.arrays, place, blocks.ends, sizes
+    given = x, None if own is None else own.numpy(), *stream.keys.arrays, where, blocks.ends, sizes
     outs = norm_and_scale[0], norm_and_scale[1], symbols, to
-    fine: list[bool] = []
-    split(rows, x.size, lambda begin, end: fine.append(_dither_rows(*given, *outs, begin, end)))
-    return Dithered(numbers[0], numbers[1], levels, moved, all(fine))
+    is_finite = split(rows, x.size, lambda begin, end: bool(_dither_rows(*given, *outs, begin, end)))
+    return Dithered(numbers[0], numbers[1], levels, moved, is_finite)

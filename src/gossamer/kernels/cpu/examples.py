@@ -7,19 +7,30 @@ Row numbers and columns are unsigned, as numba would otherwise ask of each wheth
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
 
+from gossamer.kernels.buffers import empty
 from gossamer.kernels.compile import jit
 from gossamer.kernels.cpu.elementary import exp, log1p
-from gossamer.kernels.csr_reference import Loss
+from gossamer.kernels.csr import Examples, Loss
+from gossamer.kernels.pool import split
+
+Array = npt.NDArray[Any]
 
 _LOGISTIC, _SOFTMAX = int(Loss.LOGISTIC), int(Loss.SOFTMAX)
 _ROWS = 256  # rows of a client whose outputs are computed before the next step
 _NUMBERS = 4096  # outputs of a block of rows at many models, to stay in the fastest cache
+_TOGETHER, _LANES = 64, 16  # models measured side by side: at most, and in multiples of whole vectors
+_SIDE_BY_SIDE_BYTES = 64 << 20  # of the gradients of models measured side by side
+_FEW_ENTRIES = 4  # per feature, below which putting models side by side costs more than it saves
+_NO_BATCH, _NO_WEIGHTS = np.empty((1, 0), np.int64), np.empty(0)
 _ONE, _TWO, _THREE, _FOUR = np.uint64(1), np.uint64(2), np.uint64(3), np.uint64(4)
 
 
 @jit()
-def gradients(
+def _gradients(
     x: Any, out: Any, batch: Any, whole: bool, first: Any, counts: Any, indptr: Any, indices: Any, values: Any,
     targets: Any, outputs: int, loss: int, nonconvex: float, l2: float, begin: int, end: int,
 ) -> int:  # fmt: skip
@@ -142,7 +153,7 @@ def _finish(x: Any, out: Any, total: Any, size: int, nonconvex: float, l2: float
 
 
 @jit()
-def measure(
+def _measure(
     models: Any, indptr: Any, indices: Any, values: Any, targets: Any, weights: Any, outputs: int, loss: int,
     derive: bool, sums: Any, hits: Any, gradient: Any,
 ) -> None:  # fmt: skip
@@ -286,3 +297,53 @@ def _squares(z: Any, each: Any, labels: Any) -> None:
         for m in range(z.shape[1]):
             z[r, m] -= labels[r]
             each[r, m] = half * z[r, m] * z[r, m]
+
+
+def linear_gradients(examples: Examples, x: Tensor, batch: Tensor | None, nonconvex: float, l2: float) -> Tensor:
+    """Gradients of linear models on sparse rows: see `csr.linear_gradients`."""
+    models, drawn = examples.arrays(x, batch)
+    out, to = empty(models.shape, x.dtype)
+    fixed = *examples.held, *examples.parts, examples.outputs, int(examples.loss), nonconvex, l2
+    given = models, to, _NO_BATCH if drawn is None else drawn, drawn is None, *fixed
+    bad: list[int] = []
+    entries = examples.entries * (len(examples.rows) / len(examples.counts) if drawn is None else drawn.shape[1])
+    work = len(models) * examples.outputs * int(2 * entries + examples.rows.width)
+    split(len(models), work, lambda begin, end: bad.append(_gradients(*given, begin, end)))
+    if drawn is not None and max(bad) >= 0:
+        first = min(model for model in bad if model >= 0)
+        examples.refuse(first, drawn[first])
+    return out
+
+
+def linear_measures(examples: Examples, models: Tensor, derive: bool) -> tuple[Tensor, Tensor]:
+    """Mean losses with gradients or hits: see `csr.linear_measures`."""
+    points, total, outputs = examples.points(models), len(examples.rows), examples.outputs
+    loss, other = np.zeros(len(points)), np.zeros(points.shape if derive else len(points))
+    together = min(_TOGETHER, _SIDE_BY_SIDE_BYTES // (8 * max(1, points.shape[1])))
+    if outputs == 1 and len(examples.rows.values) < _FEW_ENTRIES * examples.rows.width:
+        together = 1
+
+    def run(begin: int, end: int) -> None:
+        last = min(len(points), end * _LANES)
+        for at in range(begin * _LANES, last, max(1, together)):
+            some = slice(at, min(last, at + max(1, together)))
+            _measure_group(examples, points[some], loss[some], other[some], derive)
+
+    work = len(points) * outputs * int(total * (examples.entries + 8)) // 8  # several lanes are one operation
+    split(-(-len(points) // _LANES), work, run)
+    return torch.from_numpy(loss).div_(total), torch.from_numpy(other).div_(total)
+
+
+def _measure_group(examples: Examples, points: Array, loss: Array, other: Array, derive: bool) -> None:
+    """Sums over the rows for a group of models side by side."""
+    many, outputs, width = len(points), examples.outputs, examples.rows.width
+    lanes = many if many == 1 or outputs > 1 else -(-many // _LANES) * _LANES
+    models = np.zeros((width, outputs, lanes), points.dtype)
+    models[:, :, :many] = points.reshape(many, outputs, width).transpose(2, 1, 0)
+    gradient = np.zeros(models.shape if derive else (0, outputs, lanes))
+    sums, hits = np.zeros(lanes), np.zeros(lanes, np.int64)
+    side_by_side, into = models.reshape(width, -1), gradient.reshape(len(gradient), outputs * lanes)
+    weights = _NO_WEIGHTS if examples.weights is None else examples.weights
+    _measure(side_by_side, *examples.parts, weights, outputs, int(examples.loss), derive, sums, hits, into)
+    loss[:] = sums[:many]
+    other[:] = gradient[:, :, :many].transpose(2, 1, 0).reshape(other.shape) if derive else hits[:many]

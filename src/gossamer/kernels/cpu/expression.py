@@ -13,7 +13,7 @@ from torch import Tensor
 
 from gossamer.kernels.buffers import empty
 from gossamer.kernels.compile import jit
-from gossamer.kernels.lines import Op, Program
+from gossamer.kernels.lines import Leaf, Op, Program
 from gossamer.kernels.pool import split
 
 Array = np.ndarray[Any, Any]
@@ -87,14 +87,15 @@ def _run(program: Any, addresses: Any, scalars: Any, d: int, begin: int, end: in
             elif code == 3:
                 out[:] = np.float64(carray(_pointer(addresses[a] + row * 4), (1,), np.float32)[0])
             elif code == 4:
-                out[:] = scalars[a]
+                scalar = carray(_pointer(scalars[a]), (1,), np.float64)[0]
+                out[:] = np.float64(np.float32(scalar)) if is_single else scalar
             elif code == 10:
                 _copy(registers[to, :many], carray(_pointer(addresses[a] + start * 8), (many,), np.float64))
             elif code == 11:
                 _copy(registers[to, :many], carray(_pointer(addresses[a] + start * 4), (many,), np.float32))
             else:
                 _operate(code, registers[a, :many], registers[b, :many], out)
-            if is_single and 4 <= code < 10:
+            if is_single and 5 <= code < 10:
                 _round(out)
         start += many
 
@@ -125,6 +126,12 @@ def _assembled(ops: tuple[Op, ...], outputs: tuple[int, ...], tensors: int, colu
     return np.array([*code, (many, 0, 0, 0, 0)], np.int64)
 
 
+def _cell(scalar: Leaf) -> Array:
+    """Where a scalar is found; a tensor may have another value when the kernel runs again."""
+    is_kept = isinstance(scalar, Tensor) and scalar.dtype == torch.float64
+    return scalar.numpy() if is_kept else np.array(float(scalar))  # type: ignore[union-attr]
+
+
 def lines(program: Program) -> list[Tensor]:
     """The outputs of a program: see `reference.lines`."""
     first = program.tensors[0]
@@ -132,14 +139,17 @@ def lines(program: Program) -> list[Tensor]:
             for k in program.outputs]  # fmt: skip
     kept = [*program.tensors, *(column.contiguous() for column in program.columns), *(tensor for tensor, _ in made)]
     addresses = np.array([tensor.data_ptr() for tensor in kept], np.int64)
-    scalars = np.array([float(scalar) for scalar in program.scalars] or [0.0])
+    numbers = [_cell(scalar) for scalar in program.scalars]  # read when the kernel runs
+    scalars = np.array([number.ctypes.data for number in numbers], np.int64)
     code = _assembled(program.ops, program.outputs, len(program.tensors), len(program.columns))
     d = first.shape[1]
     blocks, whole = -(-first.numel() // _BLOCK), first.numel()
     step, width = _BLOCK, d if program.columns else whole
-    split(
-        blocks,
-        whole,
-        lambda begin, end: _run(code, addresses, scalars, width, begin * step, min(end * step, whole)),
-    )
+
+    def run(begin: int, end: int) -> None:
+        assert kept  # addresses alone would not keep their memory
+        assert len(numbers) == len(scalars)
+        _run(code, addresses, scalars, width, begin * step, min(end * step, whole))
+
+    split(blocks, whole, run)
     return [tensor for tensor, _ in made]

@@ -57,9 +57,15 @@ def fill(seed: Any, client: Any, purpose: Any, t: Any, group: int, groups: int, 
                 out[at + 16] = np.float64(c >> np.uint32(5)) * high + np.float64(d >> np.uint32(6)) * low
 
 
+def place(stream: Stream) -> tuple[Any, Any]:
+    """The purpose and the round of a stream as arrays; a round that is a tensor is read when the kernel runs."""
+    t = stream.t.numpy().reshape(1) if isinstance(stream.t, Tensor) else np.array([stream.t], np.int64)
+    return np.uint32(stream.purpose), t
+
+
 @jit()
-def _uniform_rows(seeds: Any, clients: Any, purpose: Any, t: Any, per: int, out: Any, begin: int, end: int) -> None:
-    width = out.shape[1]
+def _uniform_rows(seeds: Any, clients: Any, place: Any, per: int, out: Any, begin: int, end: int) -> None:
+    width, purpose, t = out.shape[1], place[0], np.uint32(place[1][0])
     whole = width // per
     rest = np.empty(per, out.dtype)
     for i in range(begin, end):
@@ -75,14 +81,14 @@ def uniform(stream: Stream, width: int, dtype: torch.dtype) -> Tensor:
     """Numbers in [0, 1): see `reference.uniform`."""
     seeds, clients = stream.keys.arrays
     out, view = empty((len(seeds), width), dtype)
-    purpose, t, per = np.uint32(stream.purpose), np.uint32(stream.t), per_group(dtype)
-    split(len(seeds), view.size, lambda begin, end: _uniform_rows(seeds, clients, purpose, t, per, view, begin, end))
+    where, per = place(stream), per_group(dtype)
+    split(len(seeds), view.size, lambda begin, end: _uniform_rows(seeds, clients, where, per, view, begin, end))
     return out
 
 
 @jit()
-def _below_rows(seeds: Any, clients: Any, purpose: Any, t: Any, high: Any, out: Any, begin: int, end: int) -> None:
-    width = out.shape[1]
+def _below_rows(seeds: Any, clients: Any, place: Any, high: Any, out: Any, begin: int, end: int) -> None:
+    width, purpose, t = out.shape[1], place[0], np.uint32(place[1][0])
     u = np.empty((width + 31) // 32 * 32)
     for i in range(begin, end):
         fill(seeds[i], clients[i], purpose, t, 0, len(u) // 32, u)
@@ -95,6 +101,6 @@ def below(stream: Stream, high: Tensor, width: int) -> Tensor:
     """Integers below a number per row: see `reference.below`."""
     seeds, clients = stream.keys.arrays
     out, view = empty((len(seeds), width), torch.int64)
-    purpose, t, most = np.uint32(stream.purpose), np.uint32(stream.t), high.numpy()
-    split(len(seeds), view.size, lambda begin, end: _below_rows(seeds, clients, purpose, t, most, view, begin, end))
+    where, most = place(stream), high.numpy()
+    split(len(seeds), view.size, lambda begin, end: _below_rows(seeds, clients, where, most, view, begin, end))
     return out

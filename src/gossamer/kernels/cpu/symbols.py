@@ -10,7 +10,7 @@ from torch import Tensor
 from gossamer.kernels.blocks import Blocks
 from gossamer.kernels.buffers import empty
 from gossamer.kernels.compile import jit
-from gossamer.kernels.cpu.philox import fill
+from gossamer.kernels.cpu.philox import fill, place
 from gossamer.kernels.pool import split
 from gossamer.kernels.reference import FURTHEST, LARGEST, Powered, Signed
 from gossamer.kernels.stream import Stream
@@ -58,23 +58,23 @@ def signs(value: Tensor, own: Tensor | None, blocks: Blocks, dtype: torch.dtype)
     negative, flags = empty(x.shape, torch.bool)
     moved, to = (None, None) if own is None else empty(x.shape, own.dtype)
     given = x, None if own is None else own.numpy(), blocks.ends, scales, flags, to
-    fine: list[bool] = []
-    split(len(x), x.size, lambda begin, end: fine.append(_sign_rows(*given, begin, end)))
-    return Signed(scale, negative, moved, all(fine))
+    is_finite = split(len(x), x.size, lambda begin, end: bool(_sign_rows(*given, begin, end)))
+    return Signed(scale, negative, moved, is_finite)
 
 
 @jit()
 def _power_rows(
-    value: Any, own: Any, seeds: Any, clients: Any, place: Any, highest: int, like: Any, top: Any, codes: Any,
+    value: Any, own: Any, seeds: Any, clients: Any, where: Any, highest: int, like: Any, top: Any, codes: Any,
     moved: Any, begin: int, end: int,
 ) -> bool:  # fmt: skip
     d, is_finite, per = value.shape[1], True, 64 if like.itemsize == 4 else 32
+    purpose, t = where[0], np.uint32(where[1][0])
     u, powers = np.empty(_CHUNK, like.dtype), np.empty(d, np.int64)
     for i in range(begin, end):
         above = -1100
         for start in range(0, d, _CHUNK):
             stop = min(d, start + _CHUNK)
-            fill(seeds[i], clients[i], place[0], place[1], start // per, (stop - start + per - 1) // per, u)
+            fill(seeds[i], clients[i], purpose, t, start // per, (stop - start + per - 1) // per, u)
             for j in range(start, stop):
                 e = like.dtype.type(value[i, j]) if own is None else like.dtype.type(value[i, j] - own[i, j])
                 is_finite &= np.isfinite(e)
@@ -97,11 +97,11 @@ def _power_rows(
 def powers(value: Tensor, own: Tensor | None, stream: Stream, dtype: torch.dtype) -> Powered:
     """Powers of two: see `reference.powers`."""
     x = value.numpy()
-    place, like = np.array([stream.purpose, stream.t], np.uint32), empty((1,), dtype)[1]
+    where, like = place(stream), empty((1,), dtype)[1]
     top, tops = empty((len(x),), torch.int64)
     codes, symbols = empty(x.shape, torch.int16)
     moved, to = (None, None) if own is None else empty(x.shape, own.dtype)
-    given = x, None if own is None else own.numpy(), *stream.keys.arrays, place, LARGEST[dtype], like
-    fine: list[bool] = []
-    split(len(x), x.size, lambda begin, end: fine.append(_power_rows(*given, tops, symbols, to, begin, end)))
-    return Powered(top, codes, moved, all(fine))
+    given = x, None if own is None else own.numpy(), *stream.keys.arrays, where, LARGEST[dtype], like
+    outs = tops, symbols, to
+    is_finite = split(len(x), x.size, lambda begin, end: bool(_power_rows(*given, *outs, begin, end)))
+    return Powered(top, codes, moved, is_finite)

@@ -64,6 +64,7 @@ class ModuleProblem(DataProblem):
         self._compiled = Compiled(side_by_side, self._side_by_side)
         self._measured = _ROWS if self.device.type == "cpu" else 20 * _ROWS  # rows at once; more on a GPU
         self.gradients = self._choose(gradients)
+        self.is_replayable = self._is_own and self.gradients != "loop"
         self._about = {"module": type(module).__name__, "gradients": self.gradients, **about}
 
     def _choose(self, asked: Gradients) -> Gradients:

@@ -1,1 +1,1 @@
-"""How rounds use a GPU."""
+"""Whole rounds replayed: as a CUDA graph on a GPU, as a list of kernels on a CPU."""

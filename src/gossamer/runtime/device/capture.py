@@ -27,6 +27,8 @@ from torch import Tensor
 
 from gossamer.algorithms.base import State, map_state
 from gossamer.kernels import note_bad
+from gossamer.kernels.pool import Call, recording
+from gossamer.runtime.device.tape import BadRound, OnlyKernels, Tape, Unfit, compared
 from gossamer.runtime.oracle import BatchOracle
 
 if TYPE_CHECKING:
@@ -34,16 +36,14 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("gossamer")
 
+_COMPARED = 3  # rounds of a tape that are compared with real ones before any is used
 _WARM = 3  # rounds of one shape before recording: kernels are compiled, and libraries choose theirs
 _LARGEST = 4 << 30  # bytes of a state; an eighth of a copy takes 0.25 ms on an H200, launching kernel by kernel 1 ms
+_LARGEST_CPU = 1 << 20  # copying so much takes as long as the calls that a tape saves
 _TOGETHER = 8  # rounds in one graph
 _COPIES = 6  # states that fit beside the present one: those of the graphs, and what a round needs on its way
 _CHECKED = 256  # rounds between two looks at the note
 _NEVER = 1 << 62  # the first bad round, as long as there is none
-
-
-class Unfit(Exception):
-    """A round that is not the same kernels every time."""
 
 
 class Later:
@@ -107,7 +107,7 @@ class _Recorded:
     """The first round whose models were not finite."""
     packets: list[Any]
     graphs: dict[int, Any]
-    """By the number of rounds."""
+    """CUDA graphs by the number of rounds; on a CPU, the tape of one."""
     owed: list[float | Tensor]
     """The step sizes of the rounds that were asked for, and not replayed yet."""
     given: list[float | Tensor | None]
@@ -149,9 +149,10 @@ class Replayed:
 
     def step(self) -> bool:
         """The next round, if it can be replayed."""
-        if not self.is_allowed or self._refused or not self._is_ready():
-            return False
         sim = self._sim
+        is_exact = not sim.session.state.x.is_cuda  # a tape never has to go back
+        if not (self.is_allowed or is_exact) or self._refused or not self._is_ready():
+            return False
         if self._good is not None and sim.t - self._good.t >= _CHECKED:
             self.leave()
         if sim.t == self._doubtful:
@@ -160,7 +161,12 @@ class Replayed:
         assert recorded is not None
         if self._good is None:
             self._enter(recorded)
-        self._take(recorded)
+        try:
+            self._take(recorded)
+        except BadRound:
+            self.leave()
+            self._doubtful = sim.t
+            return False
         return True
 
     def leave(self) -> None:
@@ -194,10 +200,11 @@ class Replayed:
         """The next round: at once if its packets are to be looked at, else when there are enough."""
         sim, session = self._sim, self._sim.session
         recorded.owed.append(session.method.lr_at(session.t))
+        most = max(recorded.graphs)
         if self._is_looked_at:
             recorded.pay()
-        elif len(recorded.owed) == _TOGETHER:
-            recorded.replay(_TOGETHER)
+        elif len(recorded.owed) == most:
+            recorded.replay(most)
         sim.count(recorded.packets)
         session.t += 1
 
@@ -209,8 +216,8 @@ class Replayed:
     def _is_ready(self) -> bool:
         """Whether rounds like the next one are recorded; after a few of them, they are."""
         session = self._sim.session
-        key = (session.method, session.streams, session.state.x.shape)
-        if len(self._key) != len(key) or any(a is not b and a != b for a, b in zip(self._key, key, strict=True)):
+        key = (session.method, session.streams)  # whoever changes the rows changes the streams
+        if not self._key or any(a is not b for a, b in zip(self._key, key, strict=True)):
             self._key, self._warm, self._recorded, self._good, self._doubtful = key, 0, None, None, None
         if self._recorded is not None:
             return True
@@ -232,15 +239,20 @@ class Replayed:
     def _reason(self) -> str | None:
         """Why rounds are not recorded, as far as that is known without trying."""
         sim = self._sim
-        if not sim.session.state.x.is_cuda:
-            return "there is no GPU"
+        is_cuda = sim.session.state.x.is_cuda
+        if not is_cuda and (sim.problem.has_buffers or sim.problem.is_random):
+            return "the gradients are not a kernel's"
+        if is_cuda and not sim.problem.is_replayable:
+            return "the gradients are a user's own code, which may do more than launch kernels"
         if os.environ.get("GOSSAMER_GRAPH") == "0":
             return "GOSSAMER_GRAPH is 0"
         if sim.exchange.edges is not None:
             return "the network changes"
         size = sum(x.numel() * x.element_size() for x in _tensors(sim.session.state))
-        if size > _LARGEST:
+        if size > (_LARGEST if is_cuda else _LARGEST_CPU):
             return f"the state has {size >> 20} MiB"
+        if not is_cuda:
+            return None
         free = torch.cuda.mem_get_info(sim.session.state.x.device)[0] + _unused()
         return f"{free >> 20} MiB of memory are too few" if free < _COPIES * size else None
 
@@ -266,6 +278,9 @@ def _prepared(sim: "Simulation") -> _Recorded:
 def _record(sim: "Simulation") -> _Recorded:
     """Rehearse a round, which must not look at the device, and record it."""
     recorded, device = _prepared(sim), sim.session.state.x.device
+    if device.type == "cpu":
+        _record_tape(sim, recorded)
+        return recorded
     here, beside = torch.cuda.current_stream(device), torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
     beside.wait_stream(here)
     with torch.cuda.stream(beside), warnings.catch_warnings():
@@ -312,6 +327,38 @@ def _rounds(sim: "Simulation", recorded: _Recorded, count: int) -> list[Any]:
     ]
     _copy(kept, made)
     return list(sim.exchange.packets)
+
+
+def _record_tape(sim: "Simulation", recorded: _Recorded) -> None:
+    """Note the kernels of a round, and compare the rounds that they repeat with real ones."""
+    session, calls, before, t = sim.session, list[Call](), sim.session.state, sim.session.t
+    try:
+        session.state = recorded.state
+        oracle = BatchOracle(sim.problem, session.streams, recorded.t, sim.batch_size, {})
+        with recording(calls), OnlyKernels():  # type: ignore[no-untyped-call]
+            new, _ = session.attempt(oracle, recorded.lr[0], cast(int, Later(t)), recorded.t)
+            new = map_state(new, lambda x: x)
+        kept, made = _tensors(recorded.state), _tensors(new)
+        own = {x.data_ptr() for x in kept}
+        if any(a is not b and b.data_ptr() in own for a, b in zip(kept, made, strict=True)):
+            raise Unfit("a round hands a tensor on from one letter to another")
+        recorded.graphs = {1: Tape(calls, new.x, list(zip(kept, made, strict=True)), recorded.t)}
+        recorded.packets = list(sim.exchange.packets)
+        rates, expected, found = [session.method.lr_at(t + again) for again in range(_COMPARED)], [], []
+        session.state = map_state(recorded.state, torch.clone)
+        for again, lr in enumerate(rates):
+            oracle = BatchOracle(sim.problem, session.streams, t + again, sim.batch_size, {})
+            session.state, _ = session.attempt(oracle, lr, t + again, t + again)
+            session.state = map_state(session.state, lambda x: x)
+            expected.append(_tensors(session.state))
+        for lr in rates:
+            recorded.owed.append(lr)
+            recorded.replay(1)
+            found.append(_tensors(map_state(recorded.state, torch.clone)))
+    finally:
+        session.state = before
+    if not all(compared(a, b) for a, b in zip(expected, found, strict=True)):
+        raise Unfit("a replayed round is not the same as a real one")
 
 
 def _unused() -> int:

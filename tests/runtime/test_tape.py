@@ -1,0 +1,149 @@
+"""Rounds that are repeated as a list of kernels on a CPU."""
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy import sparse
+from torch import Tensor
+
+import gossamer as gs
+from gossamer import algorithms as al
+from gossamer.algorithms.schedules import cosine
+from gossamer.kernels import only_reference
+from gossamer.registry import compressors, methods
+from gossamer.runtime.device.tape import OnlyKernels, Unfit
+from gossamer.runtime.simulation import Simulation
+
+MIXING = gs.mixing_matrix(gs.ring(6))
+BEER = gs.BEER(lr=0.1, gamma=0.3, compressor=gs.gsgd(5))
+
+
+def rows(seed: int = 0) -> tuple[Any, Any]:
+    random = np.random.default_rng(seed)
+    features = sparse.random_array((600, 40), density=0.1, rng=random, format="csr")
+    return features, np.sign(random.standard_normal(600))
+
+
+PROBLEM = gs.logistic_regression(rows(), clients=6)
+
+
+@pytest.fixture
+def without(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """Switches tapes off inside."""
+    monkeypatch.setenv("GOSSAMER_GRAPH", "0")
+    return monkeypatch
+
+
+def models(
+    method: gs.Algorithm, rounds: int = 12, batch_size: int | None = 8, **more: Any
+) -> tuple[Tensor, Simulation]:
+    sim = Simulation(method, PROBLEM, MIXING, [3, 4], batch_size, **more)
+    for _ in range(rounds):
+        sim.step()
+    return sim.models().clone(), sim
+
+
+def is_replayed(sim: Simulation) -> bool:
+    return sim.replayed._recorded is not None
+
+
+BLOCKS = {"name": "blockwise", "operator": "gsgd:3", "size": 16}
+
+
+@pytest.mark.parametrize("compressor", ["gsgd:5", "qsgd:300", BLOCKS], ids=str)
+@pytest.mark.parametrize("batch_size", [8, None])
+@pytest.mark.parametrize("lr", [0.1, cosine(0.1, 30)], ids=["constant", "cosine"])
+def test_beer_is_replayed_and_the_same(
+    compressor: Any, batch_size: int | None, lr: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    method = gs.BEER(lr=lr, gamma=0.3, compressor=compressors.build(compressor))
+    found, sim = models(method, batch_size=batch_size)
+    assert is_replayed(sim)
+    traffic = sim.traffic.counts()
+    monkeypatch.setenv("GOSSAMER_GRAPH", "0")
+    expected, sim = models(method, batch_size=batch_size)
+    assert not is_replayed(sim)
+    assert torch.equal(found, expected)
+    assert traffic == sim.traffic.counts()
+
+
+@pytest.mark.parametrize("name", methods.names())
+def test_every_method_is_the_same(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    cls: Any = methods.get(name)
+    has_compressor = any(field.name == "compressor" for field in dataclasses.fields(cls))
+    for example in cls.examples:
+        method = cls(**({"compressor": gs.qsgd(16)} if has_compressor else {}) | dict(example))
+        monkeypatch.delenv("GOSSAMER_GRAPH", raising=False)
+        found, _ = models(method)
+        monkeypatch.setenv("GOSSAMER_GRAPH", "0")
+        expected, _ = models(method)
+        assert torch.equal(found, expected)
+
+
+def test_divergence_has_the_same_round_and_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    method = gs.BEER(lr=1e4, gamma=1.0, compressor=gs.gsgd(2))
+    problem = gs.problems.least_squares(rows(), clients=6)
+    runs = []
+    for switch in ("1", "0"):
+        monkeypatch.setenv("GOSSAMER_GRAPH", switch)
+        runs.append(gs.simulate(method, problem, MIXING, rounds=400, batch_size=8, eval_every=50))
+    assert runs[0].diverged
+    assert runs[0].diverged == runs[1].diverged
+    assert torch.equal(runs[0].x, runs[1].x)
+    assert [row.loss for row in runs[0].record.rows] == [row.loss for row in runs[1].record.rows]
+
+
+def test_a_state_from_outside_and_fewer_seeds(without: pytest.MonkeyPatch) -> None:
+    def course() -> list[Tensor]:
+        sim = Simulation(BEER, PROBLEM, MIXING, [0, 1, 2], 8)
+        seen = []
+        for t in range(20):
+            sim.step(measure=t == 9)
+            if t == 11:
+                sim.state = dataclasses.replace(sim.state, x=sim.state.x + 1)
+            if t == 14:
+                sim.drop([1])
+            seen.append(sim.models().clone() if t % 3 == 0 else sim.state.x.clone())
+        return seen
+
+    expected = course()
+    without.delenv("GOSSAMER_GRAPH")
+    assert all(torch.equal(a, b) for a, b in zip(course(), expected, strict=True))
+
+
+def test_killed_and_resumed(tmp_path: Any) -> None:
+    how: Any = {"rounds": 40, "batch_size": 8, "eval_every": 7}
+    whole = gs.simulate(BEER, PROBLEM, MIXING, **how)
+    stops = iter([False] * 20 + [True])
+    with pytest.raises(gs.StoppedError):
+        gs.simulate(BEER, PROBLEM, MIXING, record_dir=tmp_path, should_stop=lambda: next(stops), **how)
+    again = gs.simulate(BEER, PROBLEM, MIXING, record_dir=tmp_path, resume=True, **how)
+    assert torch.equal(again.x, whole.x)
+
+
+def test_what_cannot_be_replayed_is_not() -> None:
+    ones = torch.ones(3)
+    with OnlyKernels(), pytest.raises(Unfit, match="add outside of kernels"):  # type: ignore[no-untyped-call]
+        ones + 1
+    periodic = al.SQuARMSGD(lr=0.1, gamma=0.3, compressor=gs.gsgd(5), local_steps=2)
+    assert not is_replayed(models(periodic)[1])
+    with only_reference():
+        assert not is_replayed(models(BEER)[1])
+
+
+def test_a_round_that_hides_a_computation_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """NumPy's own arithmetic is not seen when a round is recorded; the comparison with real rounds finds it."""
+    honest = type(PROBLEM).gradient
+
+    def hidden(self: Any, x: Tensor, batch: Tensor | None = None) -> Tensor:
+        gradient = honest(self, x, batch)
+        return torch.from_numpy(gradient.numpy() * (1 + np.abs(x.numpy()).max()))
+
+    monkeypatch.setattr(type(PROBLEM), "gradient", hidden)
+    found, sim = models(BEER)
+    assert not is_replayed(sim)
+    monkeypatch.setenv("GOSSAMER_GRAPH", "0")
+    assert torch.equal(found, models(BEER)[0])
