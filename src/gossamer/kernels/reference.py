@@ -334,11 +334,11 @@ def lines(program: Program) -> list[Tensor]:
         elif op.name == "column":
             values.append(program.columns[op.a])
         elif op.name == "scalar":
-            values.append(program.scalars[op.a])
+            values.append(torch.as_tensor(program.scalars[op.a], dtype=torch.float64))
         elif op.name == "to":
             values.append(values[op.a].to(torch.float32 if op.is_single else torch.float64))
         else:
-            values.append(getattr(torch, op.name)(torch.as_tensor(values[op.a]), torch.as_tensor(values[op.b])))
+            values.append(getattr(torch, op.name)(values[op.a], values[op.b]))
     return [values[k] for k in program.outputs]
 
 
