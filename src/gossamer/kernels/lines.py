@@ -185,28 +185,35 @@ def tensors(*values: Tensor | Line, apart_from: Sequence[Tensor] = ()) -> list[T
 
 def _program(lines: Sequence[Line]) -> Program:
     """Each operation once, also where lines share it."""
-    found = Program((), (), [], [], [])
-    ops: list[Op] = []
-    places: dict[tuple[int, Any], int] = {}
+    collected = _Collected()
+    outputs = tuple(collected.place(line, line.dtype) for line in lines)
+    return collected.found._replace(ops=tuple(collected.ops), outputs=outputs)
 
-    def place(part: Any, dtype: torch.dtype) -> int:
+
+class _Collected:
+    """The operations that lines need. A closure that calls itself would be a cycle, and keep tensors alive."""
+
+    def __init__(self) -> None:
+        self.found = Program((), (), [], [], [])
+        self.ops: list[Op] = []
+        self._places: dict[tuple[int, Any], int] = {}
+
+    def place(self, part: Any, dtype: torch.dtype) -> int:
+        """The number of a part's value."""
         line = part if isinstance(part, Line) else None
         leaf = part if line is None else line.result
         # A scalar is rounded to the type of its operation; the same one may serve in both types.
         key = (id(part), dtype if not isinstance(leaf, Tensor) or leaf.dim() == 0 else None)
-        if key not in places:
-            op = _leaf(leaf, dtype, found) if leaf is not None else None
+        if key not in self._places:
+            op = _leaf(leaf, dtype, self.found) if leaf is not None else None
             if op is None and line is not None:
-                a = place(line.a, line.dtype)
-                b = place(line.b, line.dtype) if line.name != "to" else a
+                a = self.place(line.a, line.dtype)
+                b = self.place(line.b, line.dtype) if line.name != "to" else a
                 op = Op(line.name, a, b, line.dtype == torch.float32)
             assert op is not None
-            ops.append(op)
-            places[key] = len(ops) - 1
-        return places[key]
-
-    outputs = tuple(place(line, line.dtype) for line in lines)
-    return found._replace(ops=tuple(ops), outputs=outputs)
+            self.ops.append(op)
+            self._places[key] = len(self.ops) - 1
+        return self._places[key]
 
 
 def _leaf(leaf: Leaf, dtype: torch.dtype, program: Program) -> Op:
