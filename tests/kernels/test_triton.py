@@ -16,6 +16,7 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 pytestmark = [
     pytest.mark.cuda,
     pytest.mark.skipif(DEVICE == "cpu" and not IS_INTERPRETED, reason="no CUDA device here"),
+    pytest.mark.filterwarnings("ignore::RuntimeWarning"),  # of the interpreter, where squares overflow
 ]
 if IS_INTERPRETED or DEVICE == "cuda":
     cuda = pytest.importorskip("gossamer.kernels.cuda", reason="no Triton here")
@@ -48,6 +49,27 @@ def test_uniform_numbers(width: int, dtype: torch.dtype) -> None:
     same(cuda.uniform(stream(3, kept, DEVICE), width, dtype), reference.uniform(stream(3, 7), width, dtype))
 
 
+@pytest.mark.parametrize("high", [[7], [7, 1, 2**40]])
+def test_integers_below(high: list[int]) -> None:
+    for width in (1, 100):
+        there = cuda.below(stream(3, device=DEVICE), torch.tensor(high, device=DEVICE), width)
+        same(there, reference.below(stream(3), torch.tensor(high), width))
+
+
+def test_numbers_that_are_not_finite() -> None:
+    x = torch.zeros(3, 5000)
+    for wrong in (float("nan"), float("inf"), -float("inf")):
+        for at in (0, 4999):
+            y = x.clone()
+            y[2, at] = wrong
+            assert not cuda.are_finite(on(x), on(y))
+            bad = torch.tensor(90, device=DEVICE)
+            for t, first in ((91, 90), (70, 70), (80, 70)):
+                cuda.note_bad(bad, torch.tensor(t, device=DEVICE), on(x), on(y.double()))
+                assert int(bad) == first
+    assert cuda.are_finite(on(x), on(x + torch.finfo(F32).max))
+
+
 LAYOUTS = {
     "whole": Blocks((5000,)),
     "one": Blocks((1,)),
@@ -65,8 +87,9 @@ SIZES = [1.0, 0.0, 1e-42, 1e30]
 def test_levels(layout: str, kinds: tuple[torch.dtype, torch.dtype | None]) -> None:
     blocks, (dtype, own_dtype) = LAYOUTS[layout], kinds
     d, rows, generator = sum(blocks.lengths), 4, torch.Generator().manual_seed(0)
-    size = torch.tensor([size if dtype == F32 else {1e-42: 1e-200, 1e30: 1e200}.get(size, size) for size in SIZES])
-    value, own = (torch.randn(rows, d, dtype=F64, generator=generator) * size.double()[:, None] for _ in range(2))
+    wide = {1e-42: 1e-200, 1e30: 1e200}
+    size = torch.tensor([size if dtype == F32 else wide.get(size, size) for size in SIZES], dtype=F64)
+    value, own = (torch.randn(rows, d, dtype=F64, generator=generator) * size[:, None] for _ in range(2))
     value, own = value.to(dtype), None if own_dtype is None else own.to(own_dtype)  # type: ignore[assignment]
     for highest, kind in ((16, torch.int8), (3, torch.int8), (5000, torch.int16), (1 << 19, torch.int32)):
         told = (blocks, highest, 1.7, dtype, kind)
@@ -78,6 +101,8 @@ def test_levels(layout: str, kinds: tuple[torch.dtype, torch.dtype | None]) -> N
             on(value), on(own), on(here.norm), on(here.scale), stream(rows, device=DEVICE), blocks, highest, kind
         )
         same(given.levels, here.levels)
+        reach = here.norm + here.scale * (1.001 * highest)
+        torch.testing.assert_close(there.reach.cpu(), reach, rtol=1e-5, atol=torch.finfo(dtype).tiny)
         alike = (there.norm.cpu() == here.norm) & (there.scale.cpu() == here.scale)
         spread = blocks.spread(alike).expand(rows, d)
         assert torch.equal(there.levels.cpu()[spread], here.levels[spread])
@@ -109,11 +134,18 @@ def test_the_largest(dtype: torch.dtype) -> None:
     for rows, lengths, k in ((3, (100,), 10), (2, (33,), 1), (2, (64, 64, 7), 9), *long):
         blocks, d = Blocks(lengths), sum(lengths)
         for x in (
-            torch.randn(rows, d, dtype=dtype, generator=generator).abs(),
-            torch.randint(0, 4, (rows, d), generator=generator).to(dtype),  # many ties
+            torch.randn(rows, d, dtype=dtype, generator=generator),
+            torch.randint(-4, 4, (rows, d), generator=generator).to(dtype),  # many ties
             torch.zeros(rows, d, dtype=dtype),
         ):
             same(cuda.largest(on(x), blocks, k), reference.largest(x, blocks, k))
+            for kind in (dtype, F64):
+                own = torch.randn(rows, d, dtype=F64, generator=generator).to(kind)
+                there, here = cuda.keep(on(x), on(own), blocks, k), reference.keep(x, own, blocks, k)
+                for a, b in zip(there[:3], here[:3], strict=True):
+                    same(a, b)
+                if there.dense is not None:
+                    same(there.dense, torch.zeros_like(x).scatter_(1, here.places, here.values))
 
 
 @pytest.mark.parametrize("seeds", [1, 2])
@@ -169,6 +201,8 @@ def test_lines(rows: int, lr: Any) -> None:
     for own in ([], [moved[1], moved[3], None]):
         program = lines._program(step(sub, *moved))
         made = cuda.lines(program, own)
+        for there, one in zip(reference.lines(program), here, strict=True) if DEVICE == "cpu" else ():
+            same(there, one)
         for there, one in zip(made, here, strict=True):
             same(there, one)
         for k, near in enumerate((moved[1], moved[3]) if own else ()):

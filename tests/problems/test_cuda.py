@@ -66,10 +66,12 @@ def test_sparse_rows_are_dense_on_a_gpu_if_they_fit() -> None:
         P.logistic_regression((wide, np.arange(60) % 2), clients=4, device="cuda")
 
 
-def test_convolutions_are_vmapped_on_a_gpu() -> None:
-    assert P.cnn("digits", clients=4, device="cuda").gradients == "vmap"
+def test_convolutions_are_compiled_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert P.cnn("digits", clients=4, device="cuda").gradients == "compiled"
     problem = P.module_problem(normed(), IMAGES, clients=4, partition="iid", device="cuda")
-    assert problem.gradients == "vmap", "batch norm, too"
+    assert problem.gradients == "compiled", "batch norm, too"
+    monkeypatch.setenv("GOSSAMER_COMPILE", "0")
+    assert P.cnn("digits", clients=4, device="cuda").gradients == "vmap"
     buffers = problem.new_buffers(4)
     x = problem.x0().expand(4, -1).contiguous()
     problem.gradient(x, torch.zeros(4, 3, dtype=torch.int64, device="cuda"), buffers)
@@ -86,10 +88,11 @@ def test_dropout_follows_the_stream_on_a_gpu() -> None:
 
 def test_replayed_gradients_are_the_same() -> None:
     def models(*, replayed: bool) -> torch.Tensor:
-        problem = P.cnn("digits", clients=4, dtype="float64", device="cuda")
+        problem = P.cnn("digits", clients=4, dtype="float64", gradients="vmap", device="cuda")
         assert isinstance(problem._side_by_side, Replay)
         if not replayed:
             problem._side_by_side = problem._side_by_side.function
+        problem.is_replayable = False  # the gradients alone
         run = gs.simulate(gs.DSGD(lr=0.01), problem, gs.mixing_matrix(gs.ring(4)), rounds=20, batch_size=8)
         return run.snapshot  # with the buffers of batch norm
 
@@ -104,3 +107,4 @@ def test_a_users_own_layers_are_not_replayed() -> None:
     module = nn.Sequential(Own(), nn.Linear(64, 3), nn.BatchNorm1d(3))
     problem = P.module_problem(module, IMAGES, clients=4, partition="iid", device="cuda")
     assert not isinstance(problem._side_by_side, Replay)
+    assert not problem.is_replayable

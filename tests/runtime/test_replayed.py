@@ -8,7 +8,6 @@ import pytest
 import torch
 
 import gossamer as gs
-from gossamer.algorithms.base import map_state
 from gossamer.algorithms.schedules import cosine
 from gossamer.registry import methods
 from gossamer.runtime import session
@@ -26,33 +25,19 @@ DEVICES = ["cpu", CUDA]
 
 
 class StandIn:
-    """Repeats the round that a graph would have recorded, in the same memory."""
+    """Repeats the rounds that a graph would have recorded, in the same memory."""
 
-    def __init__(self, sim: Simulation, recorded: Any) -> None:
-        self._round = lambda: capture._round(sim, recorded)
+    def __init__(self, sim: Simulation, recorded: Any, rounds: int) -> None:
+        self._sim, self._recorded, self._many = sim, recorded, rounds
 
     def replay(self) -> None:
-        self._round()  # type: ignore[no-untyped-call]
+        self._recorded.packets[:] = capture._rounds(self._sim, self._recorded, self._many)
 
 
-def record(sim: Simulation, key: Any) -> Any:
-    device = sim.problem.device
-    state = map_state(sim.session.state, torch.clone)
-    recorded = capture._Recorded(
-        key=key,
-        state=state,
-        buffers={name: buffer.clone() for name, buffer in sim.buffers.items()},
-        t=torch.full((), sim.t, device=device),
-        lr=torch.zeros((), dtype=torch.float64, device=device),
-        bad=torch.full((), -1, device=device),
-        graph=None,
-        packets=[],
-    )
-    before, sim.session.state = sim.session.state, state
-    capture._round(sim, recorded)
-    sim.session.state = before
-    recorded.packets = list(sim.exchange.packets)
-    recorded.graph = StandIn(sim, recorded)
+def record(sim: Simulation) -> Any:
+    recorded = capture._prepared(sim)
+    recorded.packets = capture._rounds(sim, recorded, 1)
+    recorded.graphs = {many: StandIn(sim, recorded, many) for many in (1, capture._TOGETHER)}
     return recorded
 
 
@@ -66,9 +51,9 @@ def replaying(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -
         monkeypatch.setattr(session, "_is_slow_to_ask", lambda x: True)
     whole = capture._Recorded.replay
 
-    def noted(self: Any, lr: Any) -> None:
-        rounds.append(int(self.t))
-        whole(self, lr)
+    def noted(self: Any, many: int) -> None:
+        rounds.extend(range(int(self.t), int(self.t) + many))
+        whole(self, many)
 
     monkeypatch.setattr(capture._Recorded, "replay", noted)
     return rounds
@@ -87,8 +72,8 @@ def check_equal(one: Any, two: Any) -> None:
     for a, b in zip(one, two, strict=True):
         assert torch.equal(a.x, b.x)
         assert (a.diverged, a.record.end) == (b.diverged, b.record.end)
-        columns = [name for name in a.frame.columns if name != "seconds"]
-        assert a.frame[columns].equals(b.frame[columns])
+        for name in set(a.frame.columns) - {"seconds"}:
+            assert a.frame[name].equals(b.frame[name]), name
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -122,6 +107,15 @@ def test_every_compressor(
     problem = gs.logistic_regression("breast_cancer", clients=6, device=device)
     method = gs.BEER(lr=0.02, gamma=0.1, compressor=compressor)
     check_equal(*both(monkeypatch, method, problem, rounds=20, batch_size=8, eval_every=20))
+    assert 10 in replaying
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_packets_that_are_looked_at(device: str, replaying: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The length of an entropy-coded packet depends on what it holds."""
+    problem = gs.logistic_regression("breast_cancer", clients=6, device=device)
+    method = gs.BEER(lr=0.02, gamma=0.1, compressor=gs.gsgd(5))
+    check_equal(*both(monkeypatch, method, problem, rounds=20, batch_size=8, eval_every=20, codec="entropy"))
     assert 10 in replaying
 
 

@@ -1,7 +1,6 @@
 """The interfaces of compression: a `Compressor` turns vectors into a `Message`, which encodes itself as bytes."""
 
 import contextlib
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
@@ -17,7 +16,8 @@ from torch import Tensor
 from gossamer.compression.coding.wire import Reader
 from gossamer.compression.layout import Layout
 from gossamer.errors import InputError, NonFiniteError, check_choice
-from gossamer.kernels import Mixer, move
+from gossamer.kernels import Mixer, are_finite, move
+from gossamer.kernels import difference as subtracted
 from gossamer.streams import Draw, Streams
 
 Codec = Literal["fixed", "entropy", "auto"]
@@ -25,7 +25,7 @@ CODECS: tuple[Codec, ...] = ("fixed", "entropy", "auto")
 Payload = tuple[bool, bytes]  # whether it is entropy-coded, and the bytes
 Followed = tuple["Message", Tensor]
 """A message, and the surrogate moved by it."""
-DeferredCheck = tuple[Tensor, Callable[[], None]]  # a number that must be finite, and the function that raises if not
+DeferredCheck = tuple[Tensor, Callable[[], None]]  # numbers that must be finite, and the function that raises if not
 
 _deferred: ContextVar[list[DeferredCheck] | None] = ContextVar("deferred", default=None)
 
@@ -207,7 +207,7 @@ class Compressor(ABC):
 
         Overridden where one pass over memory does it all. The numbers must be those of `compress`.
         """
-        difference = (value - own).to(dtype)
+        difference = subtracted(value, own, dtype)
         if not self.checks_by_norm:
             check_finite(difference, "The vector to compress")
         q = self.compress(difference, draw, layout)
@@ -243,10 +243,10 @@ def check_magnitude(sizes: Tensor, rows: int, x: Callable[[], Tensor] | None = N
 
     If `x` is given, NaN and infinite values of what it returns are reported first.
     """
-    total, deferred = sizes.sum(), _deferred.get()
+    deferred = _deferred.get()
     if deferred is not None:
-        deferred.append((total, lambda: _refuse(sizes, rows, x)))
-    elif not math.isfinite(total.item()):
+        deferred.append((sizes, lambda: _refuse(sizes, rows, x)))
+    elif not are_finite(sizes):
         _refuse(sizes, rows, x)
 
 
@@ -271,10 +271,10 @@ def _refuse(sizes: Tensor, rows: int, x: Callable[[], Tensor] | None) -> None:
 def check_finite(x: Tensor, what: str) -> None:
     """Refuse NaN and infinite values; the error names the row (in a run, the client) and coordinate of the first."""
     # A sum is finite only if its terms are, so the values are inspected only if the sum is not finite.
-    total, deferred = x.sum(), _deferred.get()
+    deferred = _deferred.get()
     if deferred is not None:
-        deferred.append((total, lambda: _refuse_values(x, what)))
-    elif not math.isfinite(total.item()):
+        deferred.append((x, lambda: _refuse_values(x, what)))
+    elif not are_finite(x):
         _refuse_values(x, what)
 
 

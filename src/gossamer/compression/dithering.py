@@ -190,7 +190,7 @@ def _dithered(
     kind = integer_dtype(highest)
     found = kernels.dither(value, own, draw.stream, layout.cut, highest, tau, dtype, kind)
     if not found.is_finite:  # or it is not known yet; 1.001 leaves room for rounding
-        reach = found.norm + found.scale * (1.001 * highest)
+        reach = found.norm + found.scale * (1.001 * highest) if found.reach is None else found.reach
         check_magnitude(reach, len(value), lambda: value if own is None else (value - own).to(dtype))
     return Levels(found.scale, found.levels, highest, layout), found.moved
 

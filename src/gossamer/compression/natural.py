@@ -101,6 +101,6 @@ class natural(Compressor):
         """In one pass over memory."""
         found = kernels.powers(value, own, draw.stream, dtype)
         if not found.is_finite:
-            check_finite((value - own).to(dtype), "The vector to compress")
+            check_finite(kernels.difference(value, own, dtype), "The vector to compress")
         assert found.moved is not None
         return Powers(found.top, found.codes, torch.ones(1, dtype=dtype, device=value.device)), found.moved

@@ -93,6 +93,6 @@ class sign(Compressor):
         """In one pass over memory."""
         found = kernels.signs(value, own, layout.cut, dtype)
         if not found.is_finite:
-            check_finite((value - own).to(dtype), "The vector to compress")
+            check_finite(kernels.difference(value, own, dtype), "The vector to compress")
         assert found.moved is not None
         return Signs(found.scale, found.negative, layout), found.moved

@@ -40,10 +40,6 @@ class Sparse(Proportional):
     def _dense(self) -> Tensor:
         return self.values.new_zeros(self.shape).scatter_(1, self.indices, self.values)
 
-    def moved(self, own: Tensor) -> Tensor:
-        """H + Q."""
-        return own.scatter_add(1, self.indices, self.values.to(own))
-
     @property
     def k(self) -> int:
         """The number of coordinates that a row keeps."""
@@ -187,15 +183,18 @@ class top_k(_Keeps):
 
     def compress(self, x: Tensor, draw: Draw, layout: Layout) -> Sparse:
         """Keep the largest of each block."""
-        indices = kernels.largest(x.abs(), layout.cut, self.kept(layout.size))
+        indices = kernels.largest(x, layout.cut, self.kept(layout.size))
         return Sparse(indices, x.gather(1, indices), layout.d)
 
     def follow(self, value: Tensor, own: Tensor, draw: Draw, layout: Layout, dtype: torch.dtype) -> Followed:
         """The surrogate moves where a value is kept."""
-        difference = (value - own).to(dtype)
+        difference = kernels.difference(value, own, dtype)
         check_finite(difference, "The vector to compress")
-        q = self.compress(difference, draw, layout)
-        return q, q.moved(own)
+        kept = kernels.keep(difference, own, layout.cut, self.kept(layout.size))
+        q = Sparse(kept.places, kept.values, layout.d)
+        if kept.dense is not None:
+            q.__dict__["_rebuilt"] = kept.dense  # what `dense` keeps
+        return q, kept.moved
 
 
 @compressors.register("rand_k")

@@ -24,12 +24,14 @@ from gossamer.kernels.csr import Csr as Csr
 from gossamer.kernels.csr import Examples as Examples
 from gossamer.kernels.csr import Loss as Loss
 from gossamer.kernels.lines import Line as Line
+from gossamer.kernels.lines import difference as difference
 from gossamer.kernels.lines import subtract as subtract
 from gossamer.kernels.lines import tensors as tensors
 from gossamer.kernels.pool import is_recording
 from gossamer.kernels.products import combination as combination
 from gossamer.kernels.products import outputs as outputs
 from gossamer.kernels.reference import Dithered as Dithered
+from gossamer.kernels.reference import Kept as Kept
 from gossamer.kernels.reference import Mixer as Mixer
 from gossamer.kernels.reference import Powered as Powered
 from gossamer.kernels.reference import Signed as Signed
@@ -109,6 +111,21 @@ def below(stream: Stream, high: Tensor, width: int) -> Tensor:
     return drawn
 
 
+def are_finite(*values: Tensor) -> bool:
+    """Whether all numbers are finite; False also where their sum is not. The program waits for the device."""
+    found: bool = _checks(values[0]).are_finite(*values)
+    return found
+
+
+def note_bad(bad: Tensor, t: Tensor, *values: Tensor) -> None:
+    """Lower `bad` to t, on the device, if a number is not finite."""
+    _checks(values[0]).note_bad(bad, t, *values)
+
+
+def _checks(x: Tensor) -> Any:
+    return backend(x.device) if x.is_cuda else reference
+
+
 def dither(
     value: Tensor,
     own: Tensor | None,
@@ -140,6 +157,12 @@ def largest(x: Tensor, blocks: Blocks, k: int) -> Tensor:
     """The places of the k largest numbers of each block; see `reference.largest`."""
     places: Tensor = backend(x.device).largest(x, blocks, k)
     return places
+
+
+def keep(x: Tensor, own: Tensor, blocks: Blocks, k: int) -> Kept:
+    """The k numbers of largest size of each block, and own moved by them; see `reference.keep`."""
+    kept: Kept = backend(x.device).keep(x, own, blocks, k)
+    return kept
 
 
 def make_mixer(w: Any, device: torch.device) -> Mixer:

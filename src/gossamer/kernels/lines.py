@@ -185,35 +185,28 @@ def tensors(*values: Tensor | Line, apart_from: Sequence[Tensor] = ()) -> list[T
 
 def _program(lines: Sequence[Line]) -> Program:
     """Each operation once, also where lines share it."""
-    collected = _Collected()
-    outputs = tuple(collected.place(line, line.dtype) for line in lines)
-    return collected.found._replace(ops=tuple(collected.ops), outputs=outputs)
+    found, ops = Program((), (), [], [], []), list[Op]()
+    places: dict[tuple[int, Any], int] = {}
+    outputs = tuple(_place(line, line.dtype, found, ops, places) for line in lines)
+    return found._replace(ops=tuple(ops), outputs=outputs)
 
 
-class _Collected:
-    """The operations that lines need. A closure that calls itself would be a cycle, and keep tensors alive."""
-
-    def __init__(self) -> None:
-        self.found = Program((), (), [], [], [])
-        self.ops: list[Op] = []
-        self._places: dict[tuple[int, Any], int] = {}
-
-    def place(self, part: Any, dtype: torch.dtype) -> int:
-        """The number of a part's value."""
-        line = part if isinstance(part, Line) else None
-        leaf = part if line is None else line.result
-        # A scalar is rounded to the type of its operation; the same one may serve in both types.
-        key = (id(part), dtype if not isinstance(leaf, Tensor) or leaf.dim() == 0 else None)
-        if key not in self._places:
-            op = _leaf(leaf, dtype, self.found) if leaf is not None else None
-            if op is None and line is not None:
-                a = self.place(line.a, line.dtype)
-                b = self.place(line.b, line.dtype) if line.name != "to" else a
-                op = Op(line.name, a, b, line.dtype == torch.float32)
-            assert op is not None
-            self.ops.append(op)
-            self._places[key] = len(self.ops) - 1
-        return self._places[key]
+def _place(part: Any, dtype: torch.dtype, program: Program, ops: list[Op], places: dict[tuple[int, Any], int]) -> int:
+    """Where the value of a part is found; its operations are added if they are not there yet."""
+    line = part if isinstance(part, Line) else None
+    leaf = part if line is None else line.result
+    # A scalar is rounded to the type of its operation; the same one may serve in both types.
+    key = (id(part), dtype if not isinstance(leaf, Tensor) or leaf.dim() == 0 else None)
+    if key not in places:
+        op = _leaf(leaf, dtype, program) if leaf is not None else None
+        if op is None and line is not None:
+            a = _place(line.a, line.dtype, program, ops, places)
+            b = _place(line.b, line.dtype, program, ops, places) if line.name != "to" else a
+            op = Op(line.name, a, b, line.dtype == torch.float32)
+        assert op is not None
+        ops.append(op)
+        places[key] = len(ops) - 1
+    return places[key]
 
 
 def _leaf(leaf: Leaf, dtype: torch.dtype, program: Program) -> Op:
@@ -233,3 +226,13 @@ def subtract(a: Tensor, b: Tensor) -> Tensor:
         return a - b
     line: Any = Line("sub", a, b, a.dtype, a)
     return line  # type: ignore[no-any-return]
+
+
+def difference(value: Tensor, own: Tensor, dtype: torch.dtype) -> Tensor:
+    """value - own, rounded to `dtype`, in one pass where that is quick."""
+    from gossamer.kernels import has_lines
+
+    fits = value.shape == own.shape and value.is_contiguous() and own.is_contiguous() and value.dim() == 2
+    if not fits or not has_lines(value):
+        return (value - own).to(dtype)
+    return tensors(Line("sub", value, own, torch.promote_types(value.dtype, own.dtype), value).to(dtype))[0]

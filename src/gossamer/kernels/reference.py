@@ -1,5 +1,6 @@
 """The hot loops in plain torch and NumPy: what any faster kernel is held to, bit by bit."""
 
+import math
 import warnings
 from typing import Any, NamedTuple
 
@@ -76,6 +77,8 @@ class Dithered(NamedTuple):
     """(rows, d): the surrogate, moved by the message."""
     is_finite: bool | None = None
     """Whether all values are finite, where that is known."""
+    reach: Tensor | None = None
+    """(rows, blocks): numbers that are finite if all values are, where they were computed on the way."""
 
 
 def dither(
@@ -208,11 +211,26 @@ def power_values(top: Tensor, codes: Tensor) -> Tensor:
     return torch.ldexp(codes.sign().double(), top[:, None] + 1 - codes.abs())
 
 
-def largest(x: Tensor, blocks: Blocks, k: int) -> Tensor:
-    """(rows, kept): the ascending places of the k largest numbers of each block, or of all of a shorter block.
+def are_finite(*values: Tensor) -> bool:
+    """Whether all numbers are finite; False also where their sum is not."""
+    total = values[0].sum()
+    if len(values) > 1:
+        total = torch.stack([total, *(value.sum().to(total) for value in values[1:])]).sum()
+    return math.isfinite(total.item())
 
-    Of equal numbers the first are taken. No number is below zero.
+
+def note_bad(bad: Tensor, t: Tensor, *values: Tensor) -> None:
+    """Lower `bad` to t, on the device, if a number is not finite."""
+    is_fine = torch.stack([torch.isfinite(value).all() for value in values]).all()
+    bad.copy_(torch.where(is_fine, bad, torch.minimum(bad, t)))
+
+
+def largest(x: Tensor, blocks: Blocks, k: int) -> Tensor:
+    """(rows, kept): the ascending places of the k numbers of largest size of each block, or of all of a shorter block.
+
+    Of equal ones the first are taken.
     """
+    x = x.abs()
     taken = torch.zeros(x.shape, dtype=torch.bool, device=x.device)
     for first, count, begin in blocks.runs:
         length = blocks.lengths[first]
@@ -224,6 +242,29 @@ def largest(x: Tensor, blocks: Blocks, k: int) -> Tensor:
         chosen = above | (equal & (equal.cumsum(dim=1) <= room))
         taken[:, begin : begin + count * length] = chosen.view(len(x), -1)
     return taken.nonzero()[:, 1].view(len(x), -1)
+
+
+class Kept(NamedTuple):
+    """The largest of each block."""
+
+    places: Tensor
+    """(rows, kept), ascending."""
+    values: Tensor
+    moved: Tensor
+    """(rows, d): the surrogate, moved by them."""
+    dense: Tensor | None = None
+    """(rows, d): the values in their places, and zeros, where that was made on the way."""
+
+
+def keep(x: Tensor, own: Tensor, blocks: Blocks, k: int) -> Kept:
+    """The numbers that `largest` finds, and own + them."""
+    return kept_at(x, own, largest(x, blocks, k))
+
+
+def kept_at(x: Tensor, own: Tensor, places: Tensor) -> Kept:
+    """The numbers in these places."""
+    values = x.gather(1, places)
+    return Kept(places, values, own.scatter_add(1, places, values.to(own)))
 
 
 def move(own: Tensor, q: Tensor, a: float = 1.0) -> Tensor:
@@ -293,11 +334,11 @@ def lines(program: Program) -> list[Tensor]:
         elif op.name == "column":
             values.append(program.columns[op.a])
         elif op.name == "scalar":
-            values.append(program.scalars[op.a])
+            values.append(torch.as_tensor(program.scalars[op.a], dtype=torch.float64))
         elif op.name == "to":
             values.append(values[op.a].to(torch.float32 if op.is_single else torch.float64))
         else:
-            values.append(getattr(torch, op.name)(torch.as_tensor(values[op.a]), torch.as_tensor(values[op.b])))
+            values.append(getattr(torch, op.name)(values[op.a], values[op.b]))
     return [values[k] for k in program.outputs]
 
 

@@ -41,6 +41,8 @@ class Problem(ABC):
     _fingerprint: str
     models_at_once: int = 1
     """Models that `evaluate` handles in one matrix product."""
+    is_replayable: bool = False
+    """Whether a gradient does nothing but launch the same kernels each time, so that a GPU may repeat it."""
     has_buffers: bool = False
     """Whether a client has buffers besides its model (batch norm): `gradient` then takes and updates `buffers`."""
 

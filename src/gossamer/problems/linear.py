@@ -27,6 +27,8 @@ class LinearModel(DataProblem):
     the kernels compute gradients and measurements; `losses`, `pull` and `predicted` are for dense rows.
     """
 
+    is_replayable = True
+
     loss: Loss
     """As the kernels call it."""
     loss_curvature: float

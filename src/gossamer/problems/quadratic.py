@@ -15,6 +15,8 @@ from gossamer.registry import objectives
 class Quadratic(Problem):
     """f_i(x) = mean over rows r of 1/2 (x - c_ir)' D_i (x - c_ir) with diagonal D_i; everything has a closed form."""
 
+    is_replayable = True
+
     def __init__(self, curvature: Tensor, centres: Tensor) -> None:
         self.curvature, self.centres = curvature, centres  # (clients, d), (clients, rows, d)
         self.clients, self.rows_per_client, self.d = centres.shape

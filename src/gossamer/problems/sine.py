@@ -19,6 +19,8 @@ class SinePL(Problem):
     (Karimi, Nutini and Schmidt, 2016).
     """
 
+    is_replayable = True
+
     def __init__(self, slopes: Tensor) -> None:
         self.slopes = slopes  # (clients, rows, d)
         self.clients, self.rows_per_client, self.d = slopes.shape

@@ -1,7 +1,6 @@
 """A method under way: its state, the round it is in, and how it is saved."""
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import fields, is_dataclass, replace
 from typing import Any, Literal, NamedTuple, Protocol, cast, get_args
@@ -13,7 +12,7 @@ from gossamer.algorithms.base import Algorithm, State, map_state
 from gossamer.algorithms.round import Exchange, Oracle, Round
 from gossamer.compression.base import DeferredCheck, checking_later
 from gossamer.errors import DataError, InputError, NonFiniteError, check_choice
-from gossamer.kernels import Line, tensors
+from gossamer.kernels import Line, are_finite, tensors
 from gossamer.streams import Streams
 
 Surrogates = Literal["float64", "float32"]
@@ -73,7 +72,8 @@ class Session:
         """The state after the next round; a NonFiniteError with the bad rows if the models do not stay finite."""
         errors: list[Tensor] | None = [] if measure else None
         state, doubts = self.attempt(oracle, lr, self.t, self.t, errors)
-        if not math.isfinite(total_of(state, doubts).item()):
+        # One number to look at; the rows are looked for only when it is bad.
+        if not are_finite(state.x, *(numbers for numbers, _ in doubts)):
             for _, refuse in doubts:
                 refuse()
             bad = (~torch.isfinite(state.x).all(dim=1)).nonzero()[:, 0].tolist()
@@ -84,7 +84,7 @@ class Session:
     def attempt(
         self, oracle: Oracle, lr: float | Tensor, t: int, at: int | Tensor, errors: list[Tensor] | None = None
     ) -> tuple[State, list[DeferredCheck]]:
-        """The state after round t, unchecked, and the checks that were put off.
+        """The state after round t, unchecked, and what else than its models must be finite.
 
         Random numbers are those of round `at`: t itself, or a tensor on the device with its number.
         """
@@ -175,12 +175,6 @@ class UnderWay:
     @state.setter
     def state(self, state: State) -> None:
         self.session.state = state
-
-
-def total_of(state: State, doubts: Sequence[DeferredCheck]) -> Tensor:
-    """A number that is finite if all is well: the rows are looked for only when it is not."""
-    total: Tensor = state.x.sum()
-    return torch.stack([total, *(doubt.to(total) for doubt, _ in doubts)]).sum() if doubts else total
 
 
 def _is_slow_to_ask(x: Tensor) -> bool:

@@ -6,13 +6,14 @@ from gossamer.kernels.cpu.expression import lines
 from gossamer.kernels.cpu.mixer import Mixer
 from gossamer.kernels.cpu.packing import pack, unpack
 from gossamer.kernels.cpu.philox import below, uniform
-from gossamer.kernels.cpu.selection import largest
+from gossamer.kernels.cpu.selection import keep, largest
 from gossamer.kernels.cpu.symbols import powers, signs
 
 __all__ = [
     "Mixer",
     "below",
     "dither",
+    "keep",
     "largest",
     "linear_gradients",
     "linear_measures",

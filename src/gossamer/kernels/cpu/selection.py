@@ -10,6 +10,7 @@ from gossamer.kernels.blocks import Blocks
 from gossamer.kernels.buffers import empty
 from gossamer.kernels.compile import jit
 from gossamer.kernels.pool import split
+from gossamer.kernels.reference import Kept, kept_at
 
 
 @jit()
@@ -45,22 +46,29 @@ def _largest_rows(x: Any, ends: Any, k: int, out: Any, begin: int, end: int) -> 
         for b in range(len(ends)):
             high = ends[b]
             kept = min(k, high - low)
-            spare[: high - low] = x[i, low:high]
+            for j in range(low, high):
+                spare[j - low] = abs(x[i, j])
             threshold, above = _kth(spare[: high - low], kept), 0
             for j in range(low, high):
-                above += x[i, j] > threshold
+                above += abs(x[i, j]) > threshold
             room = kept - above
             for j in range(low, high):
-                if x[i, j] > threshold or (x[i, j] == threshold and room > 0):
-                    room -= x[i, j] == threshold
+                size = abs(x[i, j])
+                if size > threshold or (size == threshold and room > 0):
+                    room -= size == threshold
                     out[i, at] = j
                     at += 1
             low = high
 
 
 def largest(x: Tensor, blocks: Blocks, k: int) -> Tensor:
-    """The places of the k largest numbers of each block: see `reference.largest`."""
+    """The places of the k numbers of largest size of each block: see `reference.largest`."""
     numbers = x.numpy()
     out, places = empty((len(numbers), sum(min(k, length) for length in blocks.lengths)), torch.int64)
     split(len(numbers), numbers.size, lambda begin, end: _largest_rows(numbers, blocks.ends, k, places, begin, end))
     return out
+
+
+def keep(x: Tensor, own: Tensor, blocks: Blocks, k: int) -> Kept:
+    """The numbers that `largest` finds, and own + them: see `reference.keep`."""
+    return kept_at(x, own, largest(x, blocks, k))

@@ -9,15 +9,17 @@ import torch
 from torch import Tensor
 
 from gossamer.kernels.cuda.bits import pack_rows, unpack_rows
+from gossamer.kernels.cuda.checks import are_finite, note_bad
 from gossamer.kernels.cuda.dithers import dither, follow
 from gossamer.kernels.cuda.generated import lines
-from gossamer.kernels.cuda.radix import largest
+from gossamer.kernels.cuda.radix import keep, largest
 from gossamer.kernels.cuda.sums import Mixer
-from gossamer.kernels.cuda.words import uniform
+from gossamer.kernels.cuda.words import below, uniform
 from gossamer.kernels.reference import Powered, signs, to_powers
 from gossamer.kernels.stream import Stream
 
-__all__ = ["Mixer", "dither", "follow", "largest", "lines", "pack_rows", "powers", "signs", "uniform", "unpack_rows"]
+__all__ = ["Mixer", "are_finite", "below", "dither", "follow", "keep", "largest", "lines", "note_bad"]
+__all__ += ["pack_rows", "powers", "signs", "uniform", "unpack_rows"]
 
 
 def powers(value: Tensor, own: Tensor | None, stream: Stream, dtype: torch.dtype) -> Powered:

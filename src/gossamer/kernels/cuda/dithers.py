@@ -10,7 +10,7 @@ from torch import Tensor
 from gossamer.kernels.blocks import Blocks
 from gossamer.kernels.cuda.generated import squares_of
 from gossamer.kernels.cuda.language import EXACT, ceil_div, constexpr, jit, power_of_2, tl
-from gossamer.kernels.cuda.norms import difference, divided, finish, norms, whole_in
+from gossamer.kernels.cuda.norms import Norms, difference, divided, finish, norms, whole_in
 from gossamer.kernels.cuda.words import keyed, number, place, row_words
 from gossamer.kernels.reference import Dithered
 from gossamer.kernels.stream import BESIDE, Stream, per_group
@@ -18,6 +18,7 @@ from gossamer.kernels.stream import BESIDE, Stream, per_group
 _COUNTERS = 256  # per program
 _TILE = 2048  # coordinates of whole blocks per program
 _LARGEST = 8192  # coordinates of a block that one program can hold
+_ROOM = 1.001  # for rounding, in what the largest value may be
 
 
 @jit()
@@ -86,6 +87,7 @@ def _follow_blocks(
     own,
     norm,
     scale,
+    reach,
     levels,
     moved,
     seeds,
@@ -95,6 +97,7 @@ def _follow_blocks(
     t_at,
     highest: "tl.float64",
     divisor: "tl.float64",
+    room: "tl.float64",
     d,
     chunks,
     blocks,
@@ -122,6 +125,7 @@ def _follow_blocks(
     at, is_there = row * blocks + one + many, one + many < blocks
     tl.store(norm + at, n, is_there)
     tl.store(scale + at, s, is_there)
+    tl.store(reach + at, n + s * tl.full((), room, kind), is_there)
     counter = one * (size // words) + b * (size // words) + c
     r0, r1, r2, r3 = row_words(seeds, clients, row, purpose, t, t_at, counter.to(tl.uint32))
     for k in tl.static_range(words):
@@ -171,17 +175,16 @@ def dither(
     if fits:
         assert size is not None
         return _in_one_pass(value, own, stream, blocks, size, highest, tau, kind)
-    norm, scale = _norms(value, own, blocks, tau * highest, dtype)
-    return follow(value, own, norm, scale, stream, blocks, highest, kind)
+    found = _norms(value, own, blocks, tau * highest, _ROOM * highest, dtype)
+    told = follow(value, own, found.norm, found.scale, stream, blocks, highest, kind)
+    return told._replace(reach=found.reach)
 
 
-def _norms(
-    value: Tensor, own: Tensor | None, blocks: Blocks, divisor: float, dtype: torch.dtype
-) -> tuple[Tensor, Tensor]:
+def _norms(value: Tensor, own: Tensor | None, blocks: Blocks, divisor: float, top: float, dtype: torch.dtype) -> Norms:
     part = squares_of(value, own)
     if part is None or dtype != torch.float32 or len(blocks.lengths) > 1:
-        return norms(value, own, blocks, divisor, dtype)
-    return finish(part, None, None, whole_in(part.shape[1], part.device), 1, divisor, dtype)
+        return norms(value, own, blocks, divisor, top, dtype)
+    return finish(part, None, None, whole_in(part.shape[1], part.device), 1, divisor, top, dtype)
 
 
 def follow(
@@ -218,13 +221,14 @@ def _in_one_pass(
     kind: torch.dtype,
 ) -> Dithered:
     (rows, d), many = value.shape, len(blocks.lengths)
-    norm = torch.empty(rows, many, dtype=torch.float32, device=value.device)
-    levels, scale = torch.empty(rows, d, dtype=kind, device=value.device), torch.empty_like(norm)
+    found = Norms(*torch.empty(3, rows, many, device=value.device))
+    levels = torch.empty(rows, d, dtype=kind, device=value.device)
     moved = None if own is None else torch.empty_like(own)
     tile = max(1, _TILE // power_of_2(size))
     chunks = ceil_div(many, tile)
+    numbers = (highest, tau * highest, _ROOM * highest)
     _follow_blocks[(rows * chunks,)](
-        value, own, norm, scale, levels, moved, *keyed(stream), highest, tau * highest, d, chunks, many, size, tile,
-        4, power_of_2(size) // 4, num_warps=4, **EXACT,
+        value, own, *found, levels, moved, *keyed(stream), *numbers, d, chunks, many, size, tile, 4,
+        power_of_2(size) // 4, num_warps=4, **EXACT,
     )  # fmt: skip
-    return Dithered(norm, scale, levels, moved)
+    return Dithered(found.norm, found.scale, levels, moved, reach=found.reach)

@@ -30,6 +30,8 @@ class Pieces(NamedTuple):
     longest: int
     are_blocks: bool
     """Whether each block is one piece."""
+    are_aligned: bool
+    """Whether they begin at multiples of 16, so that memory can be read in larger parts."""
 
 
 @cache  # for good: a recorded round reads the tables again
@@ -43,14 +45,15 @@ def pieces_of(blocks: Blocks, device: torch.device) -> Pieces:
     starts = np.cumsum(lengths) - lengths
     bounds = np.append(starts[block] + (np.arange(first[-1]) - first[block]) * size, lengths.sum())
     a, b, c = (torch.from_numpy(table.astype(np.int64)).to(device) for table in (bounds, first, block))
-    return Pieces(a, b, c, int(first[-1]), int(min(size, lengths.max())), bool((counts == 1).all()))
+    are_aligned = not (bounds[:-1] % 16).any()
+    return Pieces(a, b, c, int(first[-1]), int(min(size, lengths.max())), bool((counts == 1).all()), are_aligned)
 
 
 @cache
 def whole_in(pieces: int, device: torch.device) -> Pieces:
     """A whole row in so many pieces that were added up elsewhere."""
     first = torch.tensor([0, pieces], device=device)
-    return Pieces(first, first, first, pieces, 0, pieces == 1)
+    return Pieces(first, first, first, pieces, 0, pieces == 1, False)
 
 
 @jit()
@@ -78,8 +81,12 @@ def _squares(
     blocks,
     kind: constexpr,
     size: constexpr,
+    step: constexpr,
 ):
-    """Sums of squares of pieces. With `peak`, the largest size, too; with `shrink`, only where it is not 1."""
+    """Sums of squares of pieces, which begin at multiples of `step`.
+
+    With `peak`, the largest size, too. With `shrink`, only where it is not 1.
+    """
     row = (tl.program_id(0) // pieces).to(tl.int64)
     piece = tl.program_id(0) % pieces
     low, high = tl.load(bounds + piece), tl.load(bounds + piece + 1)
@@ -93,8 +100,9 @@ def _squares(
     if own is not None:
         own += row * d
     for begin in range(low, high, size):
-        at = begin + tl.arange(0, size)
-        e, _ = difference(value, own, at, at < high, kind)
+        o = tl.arange(0, size)
+        at = tl.multiple_of(begin, step) + o
+        e, _ = difference(value, own, at, o < tl.minimum(high - begin, size).to(tl.int32), kind)
         e = e.to(tl.float64)
         if peak is not None:
             most = tl.maximum(most, tl.abs(e))
@@ -115,7 +123,9 @@ def _finish(
     shrink,
     norm,
     scale,
+    reach,
     divisor: "tl.float64",
+    top: "tl.float64",
     first,
     pieces,
     blocks,
@@ -132,7 +142,7 @@ def _finish(
         total += tl.load(part + row * pieces + at, at < high, 0.0)
         if peak is not None:
             most = tl.maximum(most, tl.load(peak + row * pieces + at, at < high, 0.0))
-    _write(tl.sum(total), tl.max(most), peak, shrink, norm, scale, divisor, out, True, kind)
+    _write(tl.sum(total), tl.max(most), peak, shrink, norm, scale, reach, divisor, top, out, True, kind)
 
 
 @jit("count")
@@ -142,7 +152,9 @@ def _finish_many(
     shrink,
     norm,
     scale,
+    reach,
     divisor: "tl.float64",
+    top: "tl.float64",
     count,
     kind: constexpr,
     size: constexpr,
@@ -151,22 +163,11 @@ def _finish_many(
     at = tl.program_id(0).to(tl.int64) * size + tl.arange(0, size)
     total = tl.load(part + at, at < count, 0.0)
     most = tl.load(peak + at, at < count, 0.0) if peak is not None else total
-    _write(total, most, peak, shrink, norm, scale, divisor, at, at < count, kind)
+    _write(total, most, peak, shrink, norm, scale, reach, divisor, top, at, at < count, kind)
 
 
 @jit()
-def _write(
-    total,
-    most,
-    peak,
-    shrink,
-    norm,
-    scale,
-    divisor,
-    at,
-    mask,
-    kind: constexpr,
-):
+def _write(total, most, peak, shrink, norm, scale, reach, divisor, top, at, mask, kind: constexpr):
     root = tl.sqrt(total)
     if peak is not None:
         is_safe = (total > 1e-280) & (total < 1e280)
@@ -174,8 +175,10 @@ def _write(
     elif shrink is not None:
         root = root * tl.load(shrink + at, mask, 1.0)
     n = root.to(kind)
+    s = divided(n, tl.full((), divisor, kind))
     tl.store(norm + at, n, mask)
-    tl.store(scale + at, divided(n, tl.full((), divisor, kind)), mask)
+    tl.store(scale + at, s, mask)
+    tl.store(reach + at, n + s * tl.full((), top, kind), mask)
 
 
 @jit()
@@ -187,29 +190,35 @@ def divided(a, b):
         return a / b
 
 
-def norms(
-    value: Tensor, own: Tensor | None, blocks: Blocks, divisor: float, dtype: torch.dtype
-) -> tuple[Tensor, Tensor]:
-    """(rows, blocks): the norms of value - own, and the norms divided by `divisor`."""
+class Norms(NamedTuple):
+    """(rows, blocks) each: norms, norms divided by a number, and numbers that are finite if all levels' values are."""
+
+    norm: Tensor
+    scale: Tensor
+    reach: Tensor
+
+
+def norms(value: Tensor, own: Tensor | None, blocks: Blocks, divisor: float, top: float, dtype: torch.dtype) -> Norms:
+    """The norms of value - own; `top` is how often a scale fits into the largest value."""
     pieces, (rows, d), many = pieces_of(blocks, value.device), value.shape, len(blocks.lengths)
     part = torch.empty(rows, pieces.many, dtype=torch.float64, device=value.device)
     is_wide = dtype == torch.float64
     peak = torch.empty_like(part) if is_wide else None
     shrink = torch.empty(rows, many, dtype=torch.float64, device=value.device) if is_wide else None
     size = min(_AT_ONCE, power_of_2(pieces.longest))
-    warps = max(1, min(8, size // 256))
+    warps, step = max(1, min(8, size // 256)), 16 if pieces.are_aligned and d % 16 == 0 else 1
 
     def add_up(peak: Tensor | None, shrink: Tensor | None) -> None:
         _squares[(rows * pieces.many,)](
             value, own, part, peak, shrink, pieces.bounds, pieces.block, d, pieces.many, many, _KINDS[dtype], size,
-            num_warps=warps, **EXACT,
+            step, num_warps=warps, **EXACT,
         )  # fmt: skip
 
     add_up(peak, None)
-    found = finish(part, peak, shrink, pieces, many, divisor, dtype)
+    found = finish(part, peak, shrink, pieces, many, divisor, top, dtype)
     if is_wide:  # where squares may have been too small or too large
         add_up(None, shrink)
-        found = finish(part, None, shrink, pieces, many, divisor, dtype)
+        found = finish(part, None, shrink, pieces, many, divisor, top, dtype)
     return found
 
 
@@ -220,21 +229,21 @@ def finish(
     pieces: Pieces,
     blocks: int,
     divisor: float,
+    top: float,
     dtype: torch.dtype,
-) -> tuple[Tensor, Tensor]:
+) -> Norms:
     """Norms and scales from the sums of pieces."""
-    norm = torch.empty(len(part), blocks, dtype=dtype, device=part.device)
-    scale = torch.empty_like(norm)
+    found = Norms(*torch.empty(3, len(part), blocks, dtype=dtype, device=part.device))
+    given = (part, peak, shrink, *found, divisor, top)
+    count = found.norm.numel()
     if pieces.are_blocks:
-        grid = (ceil_div(norm.numel(), _FINISHED),)
-        _finish_many[grid](part, peak, shrink, norm, scale, divisor, norm.numel(), _KINDS[dtype], _FINISHED, **EXACT)
+        _finish_many[(ceil_div(count, _FINISHED),)](*given, count, _KINDS[dtype], _FINISHED, **EXACT)
     else:
         size = min(_FINISHED, power_of_2(pieces.many))
-        _finish[(norm.numel(),)](
-            part, peak, shrink, norm, scale, divisor, pieces.first, pieces.many, blocks, _KINDS[dtype], size,
-            num_warps=max(1, size // 64), **EXACT,
-        )  # fmt: skip
-    return norm, scale
+        warps = max(1, size // 64)
+        told = (pieces.first, pieces.many, blocks, _KINDS[dtype], size)
+        _finish[(count,)](*given, *told, num_warps=warps, **EXACT)
+    return found
 
 
 _KINDS: dict[torch.dtype, Any] = {}

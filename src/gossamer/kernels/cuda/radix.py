@@ -1,14 +1,15 @@
 # mypy: disable-error-code="no-untyped-def"
-"""The k largest of each block on a GPU: the bits of the k-th largest number, four at a time, then an ordered selection.
+"""The k largest of each block on a GPU: the bits of the k-th largest size, four at a time, then an ordered selection.
 
-Numbers that are not below zero have the order of their bits.
+Sizes have the order of their bits.
 """
 
 import torch
 from torch import Tensor
 
 from gossamer.kernels.blocks import Blocks
-from gossamer.kernels.cuda.language import ceil_div, constexpr, jit, power_of_2, tl
+from gossamer.kernels.cuda.language import EXACT, ceil_div, constexpr, jit, power_of_2, tl
+from gossamer.kernels.reference import Kept, kept_at
 
 _DEEP = 8  # numbers that a thread counts before it puts its counts together: at most 15 fit four bits
 _WIDE = 256
@@ -18,27 +19,41 @@ _SHORT = 4096  # coordinates of a block that one program can hold
 
 @jit()
 def _bits(x, at, mask):
-    """The bits of numbers, as an integer of their order."""
-    v = tl.load(x + at, mask, 0.0)
+    """The bits of |x|, as an integer of their order."""
+    v = tl.abs(tl.load(x + at, mask, 0.0))
     return v.to(tl.int32, bitcast=True) if v.dtype == tl.float32 else v.to(tl.int64, bitcast=True)
 
 
 @jit()
 def _next(counts, k):
-    """The digit of the k-th largest, given how many have each digit; and its rank among those with that digit."""
+    """The digit of the k-th largest, given how many have each; its rank among those; and whether it is the last one."""
     digit = tl.arange(0, 16)
     least = tl.sum(tl.where(digit[None, :] >= digit[:, None], counts[None, :], 0), 1)  # have at least this digit
     best = tl.max(tl.where(least >= k, digit, 0))
-    return best, k - tl.sum(tl.where(digit > best, counts, 0))
+    rank = k - tl.sum(tl.where(digit > best, counts, 0))
+    return best, rank, tl.sum(tl.where(digit == best, counts, 0)) == rank
 
 
 @jit()
 def _found(counts, row, rows, k, steps, prefix):
-    """The leading digits of the k-th largest of a row after some steps, and its rank among those that have them."""
+    """The leading digits of the k-th largest of a row after some steps, and its rank among those that have them.
+
+    Once all that have them are to be taken, it is done: the digits that follow are zeros, and below all of them.
+    """
+    is_done = k < 0
     for step in range(steps):
-        best, k = _next(tl.load(counts + (step * rows + row) * 16 + tl.arange(0, 16)), k)
-        prefix = prefix * 16 + best
-    return prefix, k
+        best, rank, is_last = _next(tl.load(counts + (step * rows + row) * 16 + tl.arange(0, 16)), k)
+        prefix = prefix * 16 + tl.where(is_done, 0, best)
+        k = tl.where(is_done, k, rank)
+        is_done = is_done | is_last
+    return prefix, k, is_done
+
+
+@jit()
+def _limit(counts, row, rows, k, steps, zero):
+    """What is above the limit is taken, and as many of those that are equal to it as there is room for."""
+    limit, room, is_done = _found(counts, row, rows, k, steps, zero)
+    return tl.where(is_done, limit - 1, limit), tl.where(is_done, 0, room)
 
 
 @jit()
@@ -56,12 +71,13 @@ def _count(x, counts, d, rows, k, steps, shift, chunks, deep: constexpr, wide: c
     row = (tl.program_id(0) // chunks).to(tl.int64)
     first = (tl.program_id(0) % chunks).to(tl.int64) * (deep * wide)
     o = tl.arange(0, deep)[:, None] * wide + tl.arange(0, wide)[None, :]
-    mask = o < d - first
-    v = _bits(x, row * d + first + o, mask)
-    prefix, _ = _found(counts, row, rows, k, steps, tl.zeros((), v.dtype))
-    v = v >> shift
-    found = _digits(v, mask & (v >> 4 == prefix), deep, wide)
-    tl.atomic_add(counts + (steps.to(tl.int64) * rows + row) * 16 + tl.arange(0, 16), found, found > 0)
+    mask = o < tl.minimum(d - first, deep * wide).to(tl.int32)
+    kind: constexpr = tl.int32 if x.dtype.element_ty == tl.float32 else tl.int64
+    prefix, _, is_done = _found(counts, row, rows, k, steps, tl.zeros((), kind))
+    if not is_done:
+        v = _bits(x, row * d + first + o, mask) >> shift
+        found = _digits(v, mask & (v >> 4 == prefix), deep, wide)
+        tl.atomic_add(counts + (steps.to(tl.int64) * rows + row) * 16 + tl.arange(0, 16), found, found > 0)
 
 
 @jit("k", "steps")
@@ -70,34 +86,60 @@ def _tally(x, counts, tally, d, rows, k, steps, chunks, size: constexpr):
     row = (tl.program_id(0) // chunks).to(tl.int64)
     chunk = (tl.program_id(0) % chunks).to(tl.int64)
     o = tl.arange(0, size)
-    mask = o < d - chunk * size
+    mask = o < tl.minimum(d - chunk * size, size).to(tl.int32)
     v = _bits(x, row * d + chunk * size + o, mask)
-    limit, _ = _found(counts, row, rows, k, steps, tl.zeros((), v.dtype))
+    limit, _ = _limit(counts, row, rows, k, steps, tl.zeros((), v.dtype))
     tl.store(tally + row * chunks + chunk, tl.sum((mask & (v > limit)).to(tl.int64)))
     tl.store(tally + (rows + row) * chunks + chunk, tl.sum((mask & (v == limit)).to(tl.int64)))
 
 
 @jit()
-def _take(out, v, mask, limit, room, larger, alike, start, size: constexpr):
-    """Write the places of the largest, in order; `larger` and `alike` were seen before these."""
-    above, equal = mask & (v > limit), mask & (v == limit)
-    takes = above | (equal & (alike + tl.cumsum(equal.to(tl.int32), 0) <= room))
+def _take(out, v, mask, limit, room, larger, alike, here, start, size: constexpr):
+    """Write the places of the largest, in order. `here` are equal to the limit; `larger` and `alike` were before."""
+    takes = mask & (v > limit)
+    if here > 0:
+        equal = mask & (v == limit)
+        takes = takes | (equal & (alike + tl.cumsum(equal.to(tl.int32), 0) <= room))
     place = larger + tl.minimum(alike, room) + tl.cumsum(takes.to(tl.int32), 0) - 1
     tl.store(out + place, start + tl.arange(0, size), takes)
+    return takes, place
 
 
 @jit("k", "steps")
-def _select(x, counts, before, out, d, rows, k, steps, chunks, size: constexpr):
-    """The places of the k largest of long rows."""
+def _select(
+    x,
+    own,
+    counts,
+    tally,
+    before,
+    out,
+    values,
+    dense,
+    moved,
+    d,
+    rows,
+    k,
+    steps,
+    chunks,
+    size: constexpr,
+):
+    """The places of the k largest of long rows; with `own`, also their values, rows of them alone, and own + those."""
     row = (tl.program_id(0) // chunks).to(tl.int64)
     chunk = (tl.program_id(0) % chunks).to(tl.int64)
     o = tl.arange(0, size)
-    mask = o < d - chunk * size
-    v = _bits(x, row * d + chunk * size + o, mask)
-    limit, room = _found(counts, row, rows, k, steps, tl.zeros((), v.dtype))
+    mask = o < tl.minimum(d - chunk * size, size).to(tl.int32)
+    at = row * d + chunk * size + o
+    v = _bits(x, at, mask)
+    limit, room = _limit(counts, row, rows, k, steps, tl.zeros((), v.dtype))
     larger = tl.load(before + row * chunks + chunk)
     alike = tl.load(before + (rows + row) * chunks + chunk)
-    _take(out + row * k, v, mask, limit, room, larger, alike, chunk * size, size)
+    here = tl.load(tally + (rows + row) * chunks + chunk)
+    takes, place = _take(out + row * k, v, mask, limit, room, larger, alike, here, chunk * size, size)
+    if own is not None:
+        q = tl.where(takes, tl.load(x + at, mask, 0.0), 0.0)
+        tl.store(values + row * k + place, q, takes)
+        tl.store(dense + at, q, mask)
+        tl.store(moved + at, (tl.load(own + at, mask, 0.0) + q).to(moved.dtype.element_ty), mask)
 
 
 @jit("k", "begin", "column")
@@ -125,9 +167,9 @@ def _select_short(
     limit, room = tl.zeros((), v.dtype), k
     for step in tl.static_range(steps):
         rest = tile >> (4 * (steps - 1 - step))
-        best, room = _next(_digits(rest, inside & (rest >> 4 == limit), deep, wide), room)
+        best, room, _ = _next(_digits(rest, inside & (rest >> 4 == limit), deep, wide), room)
         limit = limit * 16 + best
-    _take(out + row * kept + column + block * k, v, mask, limit, room, 0, 0, start, deep * wide)
+    _take(out + row * kept + column + block * k, v, mask, limit, room, 0, 0, 1, start, deep * wide)
 
 
 def largest(x: Tensor, blocks: Blocks, k: int) -> Tensor:
@@ -154,6 +196,12 @@ def largest(x: Tensor, blocks: Blocks, k: int) -> Tensor:
 
 
 def _of_rows(x: Tensor, k: int, steps: int) -> Tensor:
+    out = torch.empty(len(x), k, dtype=torch.int64, device=x.device)
+    _find(x, k, steps, out)
+    return out
+
+
+def _find(x: Tensor, k: int, steps: int, out: Tensor, own: Tensor | None = None, *made: Tensor) -> None:
     rows, d = x.shape
     chunks = ceil_div(d, _SIZE)
     counts = torch.zeros(steps, rows, 16, dtype=torch.int32, device=x.device)
@@ -163,6 +211,16 @@ def _of_rows(x: Tensor, k: int, steps: int) -> Tensor:
     tally = torch.empty(2, rows, chunks, dtype=torch.int64, device=x.device)
     _tally[grid](x, counts, tally, d, rows, k, steps, chunks, _SIZE)
     before = tally.cumsum(dim=2) - tally
-    out = torch.empty(rows, k, dtype=torch.int64, device=x.device)
-    _select[grid](x, counts, before, out, d, rows, k, steps, chunks, _SIZE)
-    return out
+    more = made or (None, None, None)
+    _select[grid](x, own, counts, tally, before, out, *more, d, rows, k, steps, chunks, _SIZE, num_warps=8, **EXACT)
+
+
+def keep(x: Tensor, own: Tensor, blocks: Blocks, k: int) -> Kept:
+    """The k largest of each block, and the surrogate moved by them: see `reference.keep`."""
+    if len(blocks.lengths) > 1 or x.shape[1] <= _SHORT:
+        return kept_at(x, own, largest(x, blocks, k))
+    x, own, k = x.contiguous(), own.contiguous(), min(k, x.shape[1])
+    places = torch.empty(len(x), k, dtype=torch.int64, device=x.device)
+    values, dense, moved = x.new_empty(len(x), k), torch.empty_like(x), torch.empty_like(own)
+    _find(x, k, 2 * x.element_size(), places, own, values, dense, moved)
+    return Kept(places, values, moved, dense)

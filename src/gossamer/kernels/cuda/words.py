@@ -72,6 +72,32 @@ def _uniform(
         tl.store(out + at, number(r0, r1, r2, r3, k, words), at < left)
 
 
+@jit("purpose", "t")
+def _below(
+    out,
+    high,
+    many,
+    seeds,
+    clients,
+    purpose: "tl.uint32",
+    t: "tl.uint32",
+    t_at,
+    width,
+    chunks,
+    counters: constexpr,
+):
+    row = (tl.program_id(0) // chunks).to(tl.int64)
+    first = (tl.program_id(0) % chunks).to(tl.int64) * counters
+    c = tl.arange(0, counters)
+    r0, r1, r2, r3 = row_words(seeds, clients, row, purpose, t, t_at, (first + c).to(tl.uint32))
+    most = tl.load(high + row % many)
+    out += row * width + first * 2
+    for k in tl.static_range(2):
+        at = place(c, k, 2)
+        drawn = (number64(r0, r1, r2, r3, k) * most.to(tl.float64)).to(tl.int64)
+        tl.store(out + at, tl.minimum(drawn, most - 1), at < width - first * 2)
+
+
 def keyed(stream: Stream) -> tuple[Tensor, Tensor, int, int, Tensor | None]:
     """What kernels take of a stream: seeds, clients, purpose, the round as a number, or where it is kept."""
     keys, t = stream.keys, stream.t
@@ -85,4 +111,13 @@ def uniform(stream: Stream, width: int, dtype: torch.dtype) -> Tensor:
     chunks = ceil_div(width, _COUNTERS * words)
     if out.numel():
         _uniform[(rows * chunks,)](out, *keyed(stream), width, chunks, words, _COUNTERS, **EXACT)
+    return out
+
+
+def below(stream: Stream, high: Tensor, width: int) -> Tensor:
+    """Integers below a number for all, or for each client: see `reference.below`."""
+    rows, chunks = len(stream.keys.seeds), ceil_div(width, 64)
+    out = torch.empty(rows, width, dtype=torch.int64, device=stream.keys.seeds.device)
+    if out.numel():
+        _below[(rows * chunks,)](out, high, len(high), *keyed(stream), width, chunks, 32, num_warps=1, **EXACT)
     return out

@@ -64,6 +64,7 @@ class ModuleProblem(DataProblem):
         self._compiled = Compiled(side_by_side, self._side_by_side)
         self._measured = _ROWS if self.device.type == "cpu" else 20 * _ROWS  # rows at once; more on a GPU
         self.gradients = self._choose(gradients)
+        self.is_replayable = self._is_own and self.gradients != "loop"
         self._about = {"module": type(module).__name__, "gradients": self.gradients, **about}
 
     def _choose(self, asked: Gradients) -> Gradients:
@@ -215,7 +216,7 @@ class ModuleProblem(DataProblem):
 
     def with_buffers(self, x: Tensor, buffers: Buffers) -> Tensor:
         """Models (k, d) with their floating-point buffers appended, to be averaged; counters are left out."""
-        floats = [b.reshape(len(b), -1).to(x.dtype) for b in buffers.values() if b.is_floating_point()]
+        floats = [b.reshape(len(b), b.shape[1:].numel()).to(x.dtype) for b in buffers.values() if b.is_floating_point()]
         return torch.cat([x, *floats], dim=1) if floats else x
 
     def as_module(self, x: Tensor) -> nn.Module:

@@ -5,8 +5,9 @@ the minibatch, the gradient, the messages and the sums of the neighbours, a roun
 the device only when someone asks for the state.
 
 The number of the round and the step size are tensors that the graph reads. The state is kept in fixed memory: at its
-end, the graph copies the new state over the old one. Copying a large state would cost more than its launches, so rounds
-of large states are not recorded.
+end, a graph copies the new state over the old one. Eight rounds are recorded in one graph, so that they share the copy,
+and one round in another, for what is left. A round that is asked for is owed until there are eight, or until someone
+asks for the state. Of large states the copies cost more than their launches do, so those are not recorded.
 
 Whether the models stay finite is noted on the device, with the number of the first round in which they did not. The
 note is read when the state is asked for, and every few hundred rounds. If it is bad, the simulation goes back to the
@@ -16,6 +17,7 @@ then raises the same error as if there had never been one.
 
 import logging
 import os
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
@@ -24,22 +26,24 @@ import torch
 from torch import Tensor
 
 from gossamer.algorithms.base import State, map_state
+from gossamer.kernels import note_bad
 from gossamer.kernels.pool import Call, recording
 from gossamer.runtime.device.tape import BadRound, OnlyKernels, Tape, Unfit, compared
 from gossamer.runtime.oracle import BatchOracle
-from gossamer.runtime.session import total_of
 
 if TYPE_CHECKING:
     from gossamer.runtime.simulation import Simulation
 
 logger = logging.getLogger("gossamer")
 
-_COMPARED = 3  # replayed rounds that are compared with real ones before any is used
+_COMPARED = 3  # rounds of a tape that are compared with real ones before any is used
 _WARM = 3  # rounds of one shape before recording: kernels are compiled, and libraries choose theirs
-_LARGEST = 256 << 20  # bytes of a state; copying so much takes 0.12 ms on an H200, as long as launching a round does
+_LARGEST = 4 << 30  # bytes of a state; an eighth of a copy takes 0.25 ms on an H200, launching kernel by kernel 1 ms
 _LARGEST_CPU = 1 << 20  # copying so much takes as long as the calls that a tape saves
+_TOGETHER = 8  # rounds in one graph
+_COPIES = 6  # states that fit beside the present one: those of the graphs, and what a round needs on its way
 _CHECKED = 256  # rounds between two looks at the note
-_NEVER = -1  # the first bad round, as long as there is none
+_NEVER = 1 << 62  # the first bad round, as long as there is none
 
 
 class Later:
@@ -92,28 +96,38 @@ class _Good(NamedTuple):
 
 @dataclass
 class _Recorded:
-    """A graph, and the memory that it reads and writes."""
+    """Graphs, and the memory that they read and write."""
 
-    key: tuple[object, ...]
     state: State
     buffers: dict[str, Tensor]
     t: Tensor
     lr: Tensor
+    """(_TOGETHER, ...): the step sizes of the rounds of a graph."""
     bad: Tensor
     """The first round whose models were not finite."""
-    graph: Any
-    """A CUDA graph, or on a CPU a tape."""
     packets: list[Any]
-    last_lr: object = None
+    graphs: dict[int, Any]
+    """CUDA graphs by the number of rounds; on a CPU, the tape of one."""
+    owed: list[float | Tensor]
+    """The step sizes of the rounds that were asked for, and not replayed yet."""
+    given: list[float | Tensor | None]
+    """The step sizes that `lr` holds."""
 
-    def replay(self, lr: float | Tensor) -> None:
-        """The next round."""
-        if isinstance(lr, Tensor):
-            self.lr.copy_(lr)
-        elif lr != self.last_lr:
-            self.lr.fill_(lr)
-            self.last_lr = lr
-        self.graph.replay()
+    def replay(self, rounds: int) -> None:
+        """So many of the rounds that are owed."""
+        now, self.owed = self.owed[:rounds], self.owed[rounds:]
+        for k, lr in enumerate(now):
+            if isinstance(lr, Tensor):
+                self.lr[k].copy_(lr)
+            elif lr != self.given[k]:
+                self.lr[k].fill_(lr)
+                self.given[k] = lr
+        self.graphs[rounds].replay()
+
+    def pay(self) -> None:
+        """All rounds that are owed."""
+        while self.owed:
+            self.replay(1)
 
 
 class Replayed:
@@ -131,13 +145,14 @@ class Replayed:
         self._recorded: _Recorded | None = None
         self._good: _Good | None = None
         self._doubtful: int | None = None
+        self._is_looked_at = False
 
     def step(self) -> bool:
         """The next round, if it can be replayed."""
-        is_exact = not self._sim.session.state.x.is_cuda  # a tape never has to go back
+        sim = self._sim
+        is_exact = not sim.session.state.x.is_cuda  # a tape never has to go back
         if not (self.is_allowed or is_exact) or self._refused or not self._is_ready():
             return False
-        sim = self._sim
         if self._good is not None and sim.t - self._good.t >= _CHECKED:
             self.leave()
         if sim.t == self._doubtful:
@@ -147,7 +162,7 @@ class Replayed:
         if self._good is None:
             self._enter(recorded)
         try:
-            self._replay(recorded)
+            self._take(recorded)
         except BadRound:
             self.leave()
             self._doubtful = sim.t
@@ -159,6 +174,7 @@ class Replayed:
         recorded, good, sim = self._recorded, self._good, self._sim
         if recorded is None or good is None:
             return
+        recorded.pay()
         bad = int(recorded.bad)
         self._good = None
         if bad != _NEVER:
@@ -167,7 +183,8 @@ class Replayed:
             sim.session.t = good.t
             sim.traffic.restore(good.traffic)
             while sim.session.t < bad:
-                self._replay(recorded)
+                self._take(recorded)
+            recorded.pay()
         sim.session.state = map_state(recorded.state, torch.clone)
         sim.buffers = {name: buffer.clone() for name, buffer in recorded.buffers.items()}
 
@@ -179,11 +196,17 @@ class Replayed:
         self._good = _Good(sim.t, state, sim.buffers, sim.traffic.counts())
         sim.session.state = recorded.state
 
-    def _replay(self, recorded: _Recorded) -> None:
-        sim = self._sim
-        recorded.replay(sim.session.method.lr_at(sim.session.t))
+    def _take(self, recorded: _Recorded) -> None:
+        """The next round: at once if its packets are to be looked at, else when there are enough."""
+        sim, session = self._sim, self._sim.session
+        recorded.owed.append(session.method.lr_at(session.t))
+        most = max(recorded.graphs)
+        if self._is_looked_at:
+            recorded.pay()
+        elif len(recorded.owed) == most:
+            recorded.replay(most)
         sim.count(recorded.packets)
-        sim.session.t += 1
+        session.t += 1
 
     def _write(self, recorded: _Recorded, state: State, buffers: dict[str, Tensor], t: int) -> None:
         _copy([*_tensors(recorded.state), *recorded.buffers.values()], [*_tensors(state), *buffers.values()])
@@ -193,8 +216,8 @@ class Replayed:
     def _is_ready(self) -> bool:
         """Whether rounds like the next one are recorded; after a few of them, they are."""
         session = self._sim.session
-        key = (session.method, session.streams, session.state.x.shape)
-        if len(self._key) != len(key) or any(a is not b and a != b for a, b in zip(self._key, key, strict=True)):
+        key = (session.method, session.streams)  # whoever changes the rows changes the streams
+        if not self._key or any(a is not b for a, b in zip(self._key, key, strict=True)):
             self._key, self._warm, self._recorded, self._good, self._doubtful = key, 0, None, None, None
         if self._recorded is not None:
             return True
@@ -204,7 +227,8 @@ class Replayed:
         reason = self._reason()
         if reason is None:
             try:
-                self._recorded = _record(self._sim, key)
+                self._recorded = _record(self._sim)
+                self._is_looked_at = not self._sim.traffic.counts_blindly(self._recorded.packets)
             except Exception as error:  # a method, a problem or a library may do anything
                 reason = str(error).split("\n")[0]
         if reason is not None:
@@ -218,113 +242,136 @@ class Replayed:
         is_cuda = sim.session.state.x.is_cuda
         if not is_cuda and (sim.problem.has_buffers or sim.problem.is_random):
             return "the gradients are not a kernel's"
+        if is_cuda and not sim.problem.is_replayable:
+            return "the gradients are a user's own code, which may do more than launch kernels"
         if os.environ.get("GOSSAMER_GRAPH") == "0":
             return "GOSSAMER_GRAPH is 0"
         if sim.exchange.edges is not None:
             return "the network changes"
         size = sum(x.numel() * x.element_size() for x in _tensors(sim.session.state))
-        return f"the state has {size >> 20} MiB" if size > (_LARGEST if is_cuda else _LARGEST_CPU) else None
+        if size > (_LARGEST if is_cuda else _LARGEST_CPU):
+            return f"the state has {size >> 20} MiB"
+        if not is_cuda:
+            return None
+        free = torch.cuda.mem_get_info(sim.session.state.x.device)[0] + _unused()
+        return f"{free >> 20} MiB of memory are too few" if free < _COPIES * size else None
 
 
-def _record(sim: "Simulation", key: tuple[object, ...]) -> _Recorded:
-    """Rehearse a round, which must not look at the device, and record it."""
+def _prepared(sim: "Simulation") -> _Recorded:
+    """The memory of graphs."""
     session, device = sim.session, sim.session.state.x.device
-    before = session.state
-    lr = session.method.lr_at(session.t)
-    state = map_state(session.state, torch.clone)
-    buffers = {name: buffer.clone() for name, buffer in sim.buffers.items()}
-    recorded = _Recorded(
-        key=key,
-        state=state,
-        buffers=buffers,
+    lr = torch.as_tensor(session.method.lr_at(session.t), device=device)
+    lr = lr if lr.dim() else lr.double()  # in a column, in the type of the models
+    return _Recorded(
+        state=map_state(session.state, torch.clone),
+        buffers={name: buffer.clone() for name, buffer in sim.buffers.items()},
         t=torch.full((), session.t, dtype=torch.int64, device=device),
-        lr=torch.as_tensor(lr, dtype=lr.dtype if isinstance(lr, Tensor) else torch.float64, device=device).clone(),
+        lr=lr.expand(_TOGETHER, *lr.shape).clone(),
         bad=torch.full((), _NEVER, dtype=torch.int64, device=device),
-        graph=None,
         packets=[],
+        graphs={},
+        owed=[],
+        given=[None] * _TOGETHER,
     )
-    session.state = state
+
+
+def _record(sim: "Simulation") -> _Recorded:
+    """Rehearse a round, which must not look at the device, and record it."""
+    recorded, device = _prepared(sim), sim.session.state.x.device
     if device.type == "cpu":
-        try:
-            _record_tape(sim, recorded)
-        finally:
-            session.state = before
+        _record_tape(sim, recorded)
         return recorded
-    recorded.graph = torch.cuda.CUDAGraph()
-    try:
-        here, beside = torch.cuda.current_stream(device), torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-        beside.wait_stream(here)
-        with torch.cuda.stream(beside):
-            _round(sim, recorded)  # kernels that are new are compiled here
-            mode = torch.cuda.get_sync_debug_mode()
-            torch.cuda.set_sync_debug_mode("error")
-            try:
-                _round(sim, recorded)
-            finally:
-                torch.cuda.set_sync_debug_mode(mode)
-        here.wait_stream(beside)
-        with torch.cuda.graph(recorded.graph):
-            _round(sim, recorded)
-        recorded.packets = list(sim.exchange.packets)
-    finally:
-        session.state = before
+    here, beside = torch.cuda.current_stream(device), torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+    beside.wait_stream(here)
+    with torch.cuda.stream(beside), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that looks at the device are not all noticed
+        _rounds(sim, recorded, 1)  # kernels that are new are compiled here
+        mode = torch.cuda.get_sync_debug_mode()
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            _rounds(sim, recorded, 1)
+        finally:
+            torch.cuda.set_sync_debug_mode(mode)
+    here.wait_stream(beside)
+    for rounds in (_TOGETHER, 1):  # the packets are those of the last: where they are looked at, rounds go one by one
+        graph = torch.cuda.CUDAGraph()
+        pool = recorded.graphs[_TOGETHER].pool() if recorded.graphs else None  # they never run at the same time
+        with torch.cuda.graph(graph, pool=pool):
+            recorded.packets = _rounds(sim, recorded, rounds)
+        recorded.graphs[rounds] = graph
     return recorded
 
 
-def _round(sim: "Simulation", recorded: _Recorded) -> None:
-    """A round in the memory of a graph."""
+def _rounds(sim: "Simulation", recorded: _Recorded, count: int) -> list[Any]:
+    """Rounds in the memory of a graph; what the last one sent."""
     session = sim.session
-    oracle = BatchOracle(sim.problem, session.streams, recorded.t, sim.batch_size, recorded.buffers)
-    any_round = cast(int, Later(session.t))
-    new, doubts = session.attempt(oracle, recorded.lr, any_round, recorded.t)
-    total = total_of(new, doubts)
-    new = map_state(new, lambda x: x)
-    is_new = ~torch.isfinite(total) & (recorded.bad == _NEVER)
-    recorded.bad.copy_(torch.where(is_new, recorded.t, recorded.bad))
+    before, any_round = session.state, cast(int, Later(session.t))
+    state, buffers = recorded.state, recorded.buffers
+    try:
+        for k in range(count):
+            session.state = state
+            oracle = BatchOracle(sim.problem, session.streams, recorded.t, sim.batch_size, buffers)
+            state, doubts = session.attempt(oracle, recorded.lr[k], any_round, recorded.t)
+            state, buffers = map_state(state, lambda x: x), oracle.buffers
+            note_bad(recorded.bad, recorded.t, state.x, *(numbers for numbers, _ in doubts))
+            recorded.t += 1
+    finally:
+        session.state = before
     kept = [*_tensors(recorded.state), *recorded.buffers.values()]
     own = {x.untyped_storage().data_ptr() for x in kept}
-    made = [*_tensors(new), *oracle.buffers.values()]
+    made = [*_tensors(state), *buffers.values()]
     # What is only handed on would be overwritten before it is copied.
     made = [
         x if x is one or x.untyped_storage().data_ptr() not in own else x.clone()
         for x, one in zip(made, kept, strict=True)
     ]
     _copy(kept, made)
-    recorded.t += 1
+    return list(sim.exchange.packets)
 
 
 def _record_tape(sim: "Simulation", recorded: _Recorded) -> None:
     """Note the kernels of a round, and compare the rounds that they repeat with real ones."""
-    session, calls = sim.session, list[Call]()
-    oracle = BatchOracle(sim.problem, session.streams, recorded.t, sim.batch_size, {})
-    with recording(calls), OnlyKernels():  # type: ignore[no-untyped-call]
-        new, _ = session.attempt(oracle, recorded.lr, cast(int, Later(session.t)), recorded.t)
-        new = map_state(new, lambda x: x)
-    kept, made = _tensors(recorded.state), _tensors(new)
-    own = {x.data_ptr() for x in kept}
-    if any(a is not b and b.data_ptr() in own for a, b in zip(kept, made, strict=True)):
-        raise Unfit("a round hands a tensor on from one letter to another")
-    recorded.graph = Tape(calls, new.x, list(zip(kept, made, strict=True)), recorded.t)
-    recorded.packets = list(sim.exchange.packets)
-    start, t = map_state(recorded.state, torch.clone), session.t
-    expected, found = [], []
-    for again in range(_COMPARED):
-        lr = session.method.lr_at(t + again)
-        oracle = BatchOracle(sim.problem, session.streams, t + again, sim.batch_size, {})
-        session.state = map_state(session.state if again else start, lambda x: x)
-        session.state, _ = session.attempt(oracle, lr, t + again, t + again)
-        expected.append(_tensors(session.state))
-    for again in range(_COMPARED):
-        recorded.replay(session.method.lr_at(t + again))
-        found.append(_tensors(map_state(recorded.state, torch.clone)))
+    session, calls, before, t = sim.session, list[Call](), sim.session.state, sim.session.t
+    try:
+        session.state = recorded.state
+        oracle = BatchOracle(sim.problem, session.streams, recorded.t, sim.batch_size, {})
+        with recording(calls), OnlyKernels():  # type: ignore[no-untyped-call]
+            new, _ = session.attempt(oracle, recorded.lr[0], cast(int, Later(t)), recorded.t)
+            new = map_state(new, lambda x: x)
+        kept, made = _tensors(recorded.state), _tensors(new)
+        own = {x.data_ptr() for x in kept}
+        if any(a is not b and b.data_ptr() in own for a, b in zip(kept, made, strict=True)):
+            raise Unfit("a round hands a tensor on from one letter to another")
+        recorded.graphs = {1: Tape(calls, new.x, list(zip(kept, made, strict=True)), recorded.t)}
+        recorded.packets = list(sim.exchange.packets)
+        rates, expected, found = [session.method.lr_at(t + again) for again in range(_COMPARED)], [], []
+        session.state = map_state(recorded.state, torch.clone)
+        for again, lr in enumerate(rates):
+            oracle = BatchOracle(sim.problem, session.streams, t + again, sim.batch_size, {})
+            session.state, _ = session.attempt(oracle, lr, t + again, t + again)
+            session.state = map_state(session.state, lambda x: x)
+            expected.append(_tensors(session.state))
+        for lr in rates:
+            recorded.owed.append(lr)
+            recorded.replay(1)
+            found.append(_tensors(map_state(recorded.state, torch.clone)))
+    finally:
+        session.state = before
     if not all(compared(a, b) for a, b in zip(expected, found, strict=True)):
         raise Unfit("a replayed round is not the same as a real one")
 
 
+def _unused() -> int:
+    """Bytes that torch holds and nobody uses."""
+    return torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
+
+
 def _copy(to: list[Tensor], what: list[Tensor]) -> None:
-    pairs = [(a, b) for a, b in zip(to, what, strict=True) if a is not b]
-    if pairs:
-        torch._foreach_copy_([a for a, _ in pairs], [b for _, b in pairs])
+    for a, b in zip(to, what, strict=True):
+        if a is not b and a.is_floating_point():
+            torch.mul(b, 1, out=a)  # a kernel copies nearly twice as fast as CUDA's own copy does in a graph
+        elif a is not b:
+            a.copy_(b)
 
 
 def _tensors(state: State) -> list[Tensor]:

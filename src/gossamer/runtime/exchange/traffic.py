@@ -51,6 +51,11 @@ class Traffic:
             self.bits_total[seed] += total
             self.bits_nominal[seed] += bits_nominal
 
+    def counts_blindly(self, packets: Sequence[Sequence[Outgoing]]) -> bool:
+        """Whether the bits of such packets are known without looking at what they hold."""
+        sent = [[message for message in messages if isinstance(message, Message)] for messages in packets]
+        return not any(self._key(messages, 0, 1) is None for messages in sent)
+
     def _key(self, messages: Sequence[Message], t: int, seeds: int) -> Any:
         """What the bits of fixed-width packets depend on; None where every packet has to be looked at."""
         if self.codec != "fixed" or self._degrees is None or any(isinstance(one, Partial) for one in messages):
