@@ -35,13 +35,19 @@ def as_reference(call: Callable[[], Any]) -> Any:
 def examples(draw: st.DrawFn, dtype: torch.dtype) -> Examples:
     """Rows with few, one or no entries, of one or many features, divided into unequal clients.
 
-    Values are multiples of 1/4, so that sums of few of them are exact.
+    Values are multiples of 1/4, so that sums of few of them are exact. Some are all equal in a column, up to
+    the signs of rows.
     """
     loss = draw(st.sampled_from(Loss))
     width, rows = draw(st.integers(1, 40)), draw(st.integers(1, 60))
     seed, density = draw(st.integers(0, 2**32 - 1)), draw(st.sampled_from([0.0, 0.05, 0.3, 1.0]))
     random = np.random.default_rng(seed)
-    dense = random.integers(-8, 9, (rows, width)) / 4 * (random.random((rows, width)) < density)
+    values = random.integers(-8, 9, (rows, width)) / 4
+    has_columns, has_signs = draw(st.booleans()), draw(st.booleans())
+    if has_columns:
+        values[:] = random.integers(1, 9, width) / 4
+        values *= random.choice([-1, 1], (rows, 1) if has_signs else width)
+    dense = values * (random.random((rows, width)) < density)
     outputs = draw(st.sampled_from([1, 2, 3, 17])) if loss == Loss.SOFTMAX else 1
     cuts = sorted(draw(st.sets(st.integers(1, rows - 1), max_size=4))) if rows > 1 else []
     counts = np.diff([0, *cuts, rows]).tolist()
@@ -52,7 +58,9 @@ def examples(draw: st.DrawFn, dtype: torch.dtype) -> Examples:
     }[loss]
     weights = random.random(rows) + 0.5 if draw(st.booleans()) else None
     kind = torch.empty(0, dtype=dtype).numpy().dtype
-    return Examples(Csr.of(sparse.csr_array(dense), dtype), targets.astype(kind), counts, weights, outputs, loss)
+    csr_rows = Csr.of(sparse.csr_array(dense), dtype)
+    assert not has_columns or csr_rows.columns is not None
+    return Examples(csr_rows, targets.astype(kind), counts, weights, outputs, loss)
 
 
 def models(draw: Any, held: Examples, count: int, scale: float) -> torch.Tensor:
@@ -168,6 +176,34 @@ def test_what_does_not_fit_is_refused() -> None:
     )
     refused(r"must be \(k, 3\), got shape \(2, 1\)", lambda: linear_measures(held, x[:, :1], derive=True))
     refused("Targets must be classes from 0 to 0", lambda: small(Loss.SOFTMAX))
+    refused("Targets must be 1 or -1", lambda: small(targets=(1, 0, 1)))
+
+
+def test_how_rows_are_stored() -> None:
+    """In as few bits as fit, and with one number per column where that is all there is."""
+
+    def stored(*rows: list[float]) -> tuple[list[float] | None, list[int] | None]:
+        held = Csr.of(sparse.csr_array(np.array(rows)), torch.float32)
+        assert np.array_equal(held.matrix.toarray(), np.array(rows, np.float32))
+        columns, signs = (None if found is None else found.tolist() for found in (held.columns, held.signs))
+        return columns, signs
+
+    assert stored([1, 0, -2], [0, 0, -2], [1, 0, 0]) == ([1, 0, -2], None)
+    assert stored([1, 0, 2], [0, 0, 0], [-1, 0, 0]) == ([1, 0, 2], [1, 1, -1])
+    assert stored([1, 2], [-1, 2]) == (None, None), "a row with both signs"
+    assert stored([1, 2], [0, 3]) == (None, None), "a column with two values"
+    assert stored([0, 0]) == ([0, 0], None)
+    twice = sparse.csr_array((np.array([0.0, 1.0]), np.array([0, 0]), np.array([0, 1, 2])), shape=(2, 1))
+    assert Csr.of(twice, torch.float32).columns is None, "a stored zero is a value"
+    for width, kind in ((1 << 16, np.uint16), ((1 << 16) + 1, np.uint32)):
+        matrix = sparse.csr_array((np.ones(2), np.array([0, width - 1]), np.array([0, 1, 2])), shape=(2, width))
+        wide = Csr.of(matrix, torch.float32)
+        assert (wide.indptr.dtype.type, wide.indices.dtype.type, wide.columns) == (np.uint32, kind, None)
+        assert Csr.bytes_of(matrix, 4) == sum(array.nbytes for array in (wide.indptr, wide.indices, wide.values))
+        held = Examples(wide, np.ones(2, np.float32), [1, 1], None, 1, Loss.LOGISTIC)
+        x = torch.zeros(2, width)
+        for gradient in by_kernel_and_reference(partial(linear_gradients, held, x, None, 0, 0)):
+            assert (gradient[0, 0], gradient[1, -1], gradient.abs().sum()) == (-0.5, -0.5, 1)
 
 
 def test_large_and_missing_numbers() -> None:
@@ -185,6 +221,10 @@ def test_large_and_missing_numbers() -> None:
         bad = torch.full((2, 3), torch.nan, dtype=dtype)
         assert linear_gradients(held, bad, None, 0, 0)[0].isnan()[[0, 2]].all()
         assert linear_measures(held, bad, derive=True)[0].isnan().all()
+        rows = Csr.of(sparse.csr_array(np.array([[2.0, 0]])), dtype)
+        held = Examples(rows, np.ones(1, rows.values.dtype), [1], None, 1, Loss.LOGISTIC)
+        loss, gradient = linear_measures(held, torch.tensor([[0, torch.inf]], dtype=dtype), derive=True)
+        assert (round(float(loss), 6), gradient.tolist()) == (0.693147, [[-1, 0]]), "a feature that no row has"
 
 
 def test_exp_and_log1p() -> None:

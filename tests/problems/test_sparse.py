@@ -69,6 +69,32 @@ def test_sparse_and_dense_rows_are_one_problem(
     torch.testing.assert_close(alone.evaluate(x)["loss"], two.only(2).evaluate(x)["loss"], rtol=1e-12, atol=1e-12)
 
 
+BINARY = sparse.csr_array((RNG.random((90, 30)) < 0.1) * (1 + RNG.random(30)))  # all entries of a column are equal
+MIXED = sparse.vstack([BINARY[:-1], 2 * BINARY[-1:]], format="csr")  # but for the last row
+SIGNED = sparse.vstack([BINARY[:45], -BINARY[45:]], format="csr")
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+@pytest.mark.parametrize(("rows", "has_columns"), [(BINARY, True), (MIXED, False), (SIGNED, None)])
+def test_a_client_alone_computes_as_among_others(rows: Any, has_columns: bool | None, objective: str) -> None:
+    """Bit by bit, though its own rows may have more in common than all rows have."""
+    labels = np.sort(LABELS[objective])  # clients hold the rows in their order
+    problem = getattr(P, objective)((rows, labels), clients=9, dtype="float64", intercept=False)
+    assert problem._examples is not None
+    expected = objective == "logistic_regression" if has_columns is None else has_columns
+    assert (problem._examples.parts[-1] is not None) == expected
+    random = torch.Generator().manual_seed(0)
+    x = torch.randn(27, problem.d, dtype=torch.float64, generator=random)
+    batch = torch.randint(0, 10, (27, 60), generator=random)
+    for drawn in (batch, None):
+        together = problem.gradient(x, drawn)
+        for i in range(27):
+            own, seed = slice(i, i + 1), slice(i // 9 * 9, i // 9 * 9 + 9)
+            alone = problem.only(i % 9).gradient(x[own], None if drawn is None else drawn[own])
+            assert torch.equal(alone, together[own])
+            assert torch.equal(problem.gradient(x[seed], None if drawn is None else drawn[seed]), together[seed])
+
+
 def are_close(one: float | None, two: float | None, rel: float) -> bool:
     return one is two if one is None or two is None else one == pytest.approx(two, rel=rel)
 

@@ -111,7 +111,7 @@ def test_groups_resume(free: Any, tmp_path: Path) -> None:
 
 def test_what_does_not_fit_is_refused_before_the_first_round_with_a_setting_that_fits(free: Any) -> None:
     narrow = bytes_of(1, surrogates="float32")
-    assert narrow < 0.8 * bytes_of(1)
+    assert narrow < 0.9 * bytes_of(1)
     free(narrow / 0.9 + 1)
     sentence = (
         r"BEER with 4 clients of 1,000 parameters needs about .* of memory, and .* are free; surrogates = 'float32'"

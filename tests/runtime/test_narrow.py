@@ -36,7 +36,7 @@ def test_what_is_lost_and_what_is_saved() -> None:
     runs = {kind: gs.simulate(METHOD, PROBLEM, MIXING, rounds=3000, surrogates=kind) for kind in ("float64", "float32")}
     norms = {kind: run.frame.set_index("round").grad_norm for kind, run in runs.items()}
     assert norms["float64"][3000] < 1e-6
-    assert 1e-6 < norms["float32"][300] < 5e-5
+    assert 3e-6 < norms["float32"][1020] < 1e-4
     assert 1e-5 < norms["float32"][3000] < 5e-4
     assert runs["float32"].record.header.surrogates == "float32"
     for kind, bytes_each in (("float64", 48), ("float32", 28)):

@@ -72,6 +72,20 @@ def test_slow_evaluations_take_no_longer_than_the_rounds_and_the_reason_is_given
     assert f"every {every:,} rounds instead of every 5; ask for more with eval_every." in message
 
 
+def test_what_takes_long_only_once_is_not_thinned_out() -> None:
+    """As kernels that are compiled and data that is read in the first evaluation."""
+    problem = slow()
+    evaluate, calls = problem.evaluate, list[int]()
+
+    def first_is_slow(models: Tensor) -> dict[str, Tensor]:
+        problem.seconds = 0.0 if calls else 5.0
+        calls.append(len(models))
+        return evaluate(models)
+
+    problem.evaluate = first_is_slow  # type: ignore[method-assign]
+    assert gs.simulate(METHOD, problem, MIXING, rounds=500).record.header.eval_every == 5
+
+
 def test_what_is_asked_for_is_done() -> None:
     problem = slow()
     problem.seconds = 0.02

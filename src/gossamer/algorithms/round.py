@@ -117,7 +117,8 @@ class Round:
         """
         followed: list[tuple[Surrogate, Outgoing | None, Tensor | None]] = []
         told = [(surrogate, value) for surrogate, value in pairs if value is not None]
-        values = iter(tensors(*(value for _, value in told), apart_from=[surrogate.own for surrogate, _ in told]))
+        own = [surrogate.own for surrogate, _ in told if isinstance(surrogate, Surrogate)]  # not those of edges
+        values = iter(tensors(*(value for _, value in told), apart_from=own))
         for surrogate, given in pairs:
             value = None if given is None else next(values)
             if value is None:

@@ -52,7 +52,7 @@ import torch
 from torch import Tensor
 
 from gossamer.compression.base import Codec, Message
-from gossamer.compression.coding.wire import Reader, varint, varint_size
+from gossamer.compression.coding.wire import Reader, varint, varint_size, varint_sizes
 from gossamer.compression.dense import Dense
 from gossamer.compression.dithering import Levels
 from gossamer.compression.natural import Powers
@@ -105,15 +105,14 @@ def sizes(
     `clients` names the clients of the first rows; further rows (more seeds) repeat them.
     """
     rows, d = messages[0].shape
-    round, clients = int(round), [int(client) for client in clients]
-    total = np.full(rows, _FIXED + varint_size(round) + varint_size(d) + len(messages))
-    total += np.resize([varint_size(client) for client in clients], rows)
+    total = np.full(rows, _FIXED + varint_size(int(round)) + varint_size(d) + len(messages))
+    total += np.resize(varint_sizes(clients), rows)
     for message in messages:
         if codec == "fixed":
-            lengths = message.payload_sizes().tolist()
+            lengths = np.asarray(message.payload_sizes(), np.int64)
         else:
-            lengths = [len(payload) for _, payload in message.payloads(codec)]
-        total += [n + varint_size(n) for n in lengths]
+            lengths = np.array([len(payload) for _, payload in message.payloads(codec)], np.int64)
+        total += lengths + varint_sizes(lengths)
     return total
 
 

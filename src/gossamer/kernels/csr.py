@@ -21,6 +21,7 @@ from gossamer.errors import InputError
 
 Array = npt.NDArray[Any]
 _NUMBERS = 1 << 20  # entries and coordinates handled at once
+_NARROW = 1 << 12  # features up to which multiplying a model by a number per column costs little
 _ROWS, _MODELS = 1 << 12, 64  # handled at once in measurements; fixed, so that sums do not depend on the company
 
 
@@ -37,24 +38,34 @@ class Loss(IntEnum):
 
 @dataclass(frozen=True, eq=False)
 class Csr:
-    """Compressed rows: row r has `values[k]` in column `indices[k]`, for k from `indptr[r]` to `indptr[r + 1]`."""
+    """Compressed rows: row r has `values[k]` in column `indices[k]`, for k from `indptr[r]` to `indptr[r + 1]`.
 
-    indptr: npt.NDArray[np.int64]
-    indices: npt.NDArray[np.int32]
+    Numbers are stored in few bits, since rows drawn at random are limited by the memory that they take.
+    """
+
+    indptr: npt.NDArray[np.uint32] | npt.NDArray[np.uint64]
+    indices: npt.NDArray[np.uint16] | npt.NDArray[np.uint32]
     values: Array
     width: int
+    columns: Array | None = None
+    """(width,): if known, each entry is its row's sign times the number of its column here, as in one-hot data."""
+    signs: npt.NDArray[np.int8] | None = None
+    """(rows,): 1 or -1, if `columns` is known and not all signs are 1."""
 
     @classmethod
     def of(cls, matrix: Any, dtype: torch.dtype) -> "Csr":
         """A copy of a SciPy matrix in compressed rows, with values of this dtype."""
         kind = torch.empty(0, dtype=dtype).numpy().dtype
-        indptr, indices = np.array(matrix.indptr, np.int64), np.array(matrix.indices, np.int32)
-        return cls(indptr, indices, np.array(matrix.data, kind), matrix.shape[1])
+        end, column = _kinds(matrix)
+        indptr, indices = np.array(matrix.indptr, end), np.array(matrix.indices, column)
+        values = np.array(matrix.data, kind)
+        return cls(indptr, indices, values, matrix.shape[1], *_factors(indptr, indices, values, matrix.shape[1]))
 
     @staticmethod
     def bytes_of(matrix: Any, itemsize: int) -> int:
         """The bytes that a SciPy matrix takes in this form."""
-        return int(matrix.nnz * (4 + itemsize) + 8 * (matrix.shape[0] + 1))
+        end, column = _kinds(matrix)
+        return int(matrix.nnz * (column.itemsize + itemsize) + end.itemsize * (matrix.shape[0] + 1))
 
     def __len__(self) -> int:
         return len(self.indptr) - 1
@@ -62,7 +73,8 @@ class Csr:
     @property
     def matrix(self) -> Any:
         """As a SciPy matrix, which shares the values."""
-        return sparse.csr_array((self.values, self.indices, self.indptr), shape=(len(self), self.width))
+        places = self.indices.astype(np.int32), self.indptr.astype(np.int64)
+        return sparse.csr_array((self.values, *places), shape=(len(self), self.width))
 
     def dense(self, which: Any) -> Tensor:
         """Some rows as a tensor with all zeros."""
@@ -71,10 +83,33 @@ class Csr:
         return torch.from_numpy(self.matrix[which].toarray())
 
     def part(self, rows: slice) -> "Csr":
-        """A copy of consecutive rows."""
+        """A copy of consecutive rows, computed with as the whole is: their own values might have more in common."""
         ends = self.indptr[rows.start : rows.stop + 1]
         some = slice(ends[0], ends[-1])
-        return Csr(ends - ends[0], self.indices[some].copy(), self.values[some].copy(), self.width)
+        signs = None if self.signs is None else self.signs[rows].copy()
+        indices, values = self.indices[some].copy(), self.values[some].copy()
+        return Csr(ends - ends[0], indices, values, self.width, self.columns, signs)
+
+
+def _kinds(matrix: Any) -> tuple[np.dtype[Any], np.dtype[Any]]:
+    """The types of `indptr` and `indices`."""
+    end = np.uint32 if matrix.nnz <= np.iinfo(np.uint32).max else np.uint64
+    return np.dtype(end), np.dtype(np.uint16 if matrix.shape[1] <= 1 << 16 else np.uint32)
+
+
+def _factors(indptr: Array, indices: Array, values: Array, width: int) -> tuple[Array | None, Array | None]:
+    """`columns` and `signs` of compressed rows; None and None if a column has several values, or a row both signs."""
+    if width > _NARROW:
+        return None, None
+    lengths = np.diff(indptr)
+    signs = np.ones(len(lengths), np.int8)
+    columns = np.zeros(width, values.dtype)
+    columns[indices] = values
+    if np.array_equal(columns[indices], values):
+        return columns, None
+    np.abs(columns, out=columns)
+    signs[lengths > 0] = np.where(values[indptr[:-1][lengths > 0]] < 0, -1, 1)
+    return (columns, signs) if np.array_equal(columns[indices] * np.repeat(signs, lengths), values) else (None, None)
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,6 +127,8 @@ class Examples:
     loss: Loss
 
     def __post_init__(self) -> None:
+        if self.loss == Loss.LOGISTIC and not (abs(self.targets) == 1).all():
+            raise InputError("Targets must be 1 or -1.")
         if self.loss == Loss.SOFTMAX and not ((self.targets >= 0) & (self.targets < self.outputs)).all():
             raise InputError(f"Targets must be classes from 0 to {self.outputs - 1}.")
 
@@ -102,10 +139,18 @@ class Examples:
         return np.cumsum(counts) - counts, counts
 
     @cached_property
-    def parts(self) -> tuple[Array, ...]:
-        """Where rows begin, columns, values and targets, as compiled loops take them: with unsigned places."""
-        rows = self.rows
-        return rows.indptr.view(np.uint64), rows.indices.view(np.uint32), rows.values, self.targets
+    def parts(self) -> tuple[Any, ...]:
+        """As compiled loops take them: where rows begin, columns, values, targets, and numbers of columns.
+
+        Either the values or the numbers of columns are None. Targets of the logistic loss are int8; they take over the
+        signs of rows, since only the product of row and target matters.
+        """
+        rows, targets, is_logistic = self.rows, self.targets, self.loss == Loss.LOGISTIC
+        columns = rows.columns if is_logistic or rows.signs is None else None
+        if is_logistic:
+            targets = targets.astype(np.int8)
+            targets = targets if rows.signs is None else targets * rows.signs
+        return rows.indptr, rows.indices, rows.values if columns is None else None, targets, columns
 
     @cached_property
     def entries(self) -> float:
@@ -179,10 +224,11 @@ def _count_up(sizes: Array) -> Array:
 def _sums(examples: Examples, x: Array, rows: Array, which: Array) -> Array:
     """(models, d): the sum of the gradients of the losses of `rows` at the models `which`."""
     data, outputs, width = examples.rows, examples.outputs, examples.rows.width
-    lengths = data.indptr[rows + 1] - data.indptr[rows]
+    begin, end = (data.indptr[at].astype(np.int64) for at in (rows, rows + 1))
+    lengths = end - begin
     place = np.repeat(np.arange(len(rows)), lengths)  # the row of each entry
-    entries = _count_up(lengths) + np.repeat(data.indptr[rows], lengths)
-    columns, values = data.indices[entries], data.values[entries].astype(np.float64)
+    entries = _count_up(lengths) + np.repeat(begin, lengths)
+    columns, values = data.indices[entries].astype(np.int64), data.values[entries].astype(np.float64)
     model = which[place]
     z = np.stack(
         [np.bincount(place, values * x[model, o * width + columns], len(rows)) for o in range(outputs)], axis=1

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import torch
 
-_WORTH = 1 << 18  # numbers from which a second thread pays; waking one costs 20 to 60 microseconds
+_WORTH = 1 << 17  # numbers from which a second thread pays; waking one costs 20 to 60 microseconds
 
 
 class Call(NamedTuple):
@@ -24,8 +24,11 @@ class Call(NamedTuple):
     """Takes a range of rows; says whether all is well, if it knows."""
 
     def run(self) -> bool:
-        """At once if there is little work, else in as many threads as torch has. Whether all is well."""
-        count = min(self.rows, torch.get_num_threads()) if self.work >= _WORTH else 1
+        """At once if there is little work, else in as many threads as torch has, or as `workers` says.
+
+        Returns whether all is well.
+        """
+        count = min(self.rows, _most.get() or torch.get_num_threads()) if self.work >= _WORTH else 1
         if count <= 1:
             return self.function(0, self.rows) is not False
         ends = [self.rows * (k + 1) // count for k in range(count)]
@@ -35,6 +38,19 @@ class Call(NamedTuple):
         finally:
             others = [one.result() for one in waiting]
         return first is not False and False not in others
+
+
+_most: ContextVar[int | None] = ContextVar("most", default=None)
+
+
+@contextlib.contextmanager
+def workers(count: int) -> Iterator[None]:
+    """Let kernels use so many threads inside, however many torch uses: theirs do not spin while they wait."""
+    token = _most.set(count)
+    try:
+        yield
+    finally:
+        _most.reset(token)
 
 
 _recorded: ContextVar[list[Call] | None] = ContextVar("recorded", default=None)

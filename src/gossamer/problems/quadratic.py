@@ -103,8 +103,10 @@ def quadratic(
     curvature = condition ** -generator.random((clients, d))
     common = generator.standard_normal(d)
     centre = common + heterogeneity * generator.standard_normal((clients, d))
-    spread = generator.standard_normal((clients, rows, d))
-    centres = centre[:, None] + noise * (spread - spread.mean(axis=1, keepdims=True))
+    centres = np.repeat(centre[:, None], rows, axis=1)
+    if noise:
+        spread = generator.standard_normal((clients, rows, d))
+        centres += noise * (spread - spread.mean(axis=1, keepdims=True))
     check_finite(centres, centres, as_dtype(dtype))
     kind, where = as_dtype(dtype), as_device(device)
     return Quadratic(torch.tensor(curvature, dtype=kind, device=where), torch.tensor(centres, dtype=kind, device=where))

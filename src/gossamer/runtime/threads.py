@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 import torch
 
+from gossamer.kernels.pool import workers
 from gossamer.problems.base import Problem
 
 _NUMBERS = 1_000_000  # coordinates of all rows from which a second thread pays in a method's own lines
@@ -30,13 +31,17 @@ def is_small_evaluation(problem: Problem) -> bool:
 
 @contextlib.contextmanager
 def threads(count: int | None) -> Iterator[None]:
-    """Have torch use so many threads inside, and as many as before afterwards; None leaves it alone."""
+    """Have torch use so many threads inside, and as many as before afterwards; None leaves it alone.
+
+    Kernels keep theirs.
+    """
     before = torch.get_num_threads()
     if count is None or count == before:
         yield
         return
     torch.set_num_threads(count)
     try:
-        yield
+        with workers(before):
+            yield
     finally:
         torch.set_num_threads(before)

@@ -6,12 +6,17 @@ from math import cos, pi
 
 import numpy as np
 from scipy import sparse
+from scipy.linalg import eigh_tridiagonal
 from scipy.sparse.linalg import ArpackNoConvergence, eigsh
 
 from gossamer.topology.base import Edges, Matrix
 from gossamer.topology.graphs import exponential_edges, grid_edges, hypercube_edges, torus_edges
 
 _DENSE_UP_TO = 1000  # clients for which all eigenvalues are computed: 0.1 s
+_ARPACK_UP_TO = 10_000  # clients from which ARPACK's many vectors take too long
+_MOST_STEPS, _STEPS = 2000, 100  # of Lanczos with three vectors, and between two looks at its eigenvalues
+_CLOSE_ENOUGH = 1e-7  # residual of an eigenvalue that ends the search
+_SHARE_OF_GAP = 1e-3  # residual as a share of the gap, which is good enough if the search ends otherwise
 
 
 @dataclass(frozen=True)
@@ -102,6 +107,8 @@ def ends(w: sparse.csr_array) -> tuple[float, float]:
     # Lanczos is fast if the gap is wide. If it is narrow the graph has small cuts, so that W - I has sparse triangular
     # factors and shift-and-invert is fast.
     start = np.cos(np.arange(clients) ** 2)  # a fixed vector without any symmetry of the graph
+    if clients > _ARPACK_UP_TO:
+        return _ends_of_many(w, start)
     second = _lanczos(w, start, k=2, which="LA")
     if second is None:
         second = float(eigsh(w, k=2, sigma=1 + 1e-9, v0=start, return_eigenvectors=False).min())
@@ -120,3 +127,45 @@ def _lanczos(w: sparse.csr_array, start: object, k: int, which: str, tolerance: 
     except ArpackNoConvergence:
         return None
     return float(found.min())
+
+
+def _ends_of_many(w: sparse.csr_array, start: Matrix) -> tuple[float, float]:
+    """As `ends`, for many clients: Lanczos with three vectors in memory, which finds both ends in one pass."""
+    second, least, residual, residual_least = _both_ends(w, start)
+    if residual > max(_CLOSE_ENOUGH, _SHARE_OF_GAP * (1 - second)):
+        second = float(eigsh(w, k=2, sigma=1 + 1e-9, v0=start, return_eigenvectors=False).min())
+    if least < -0.99 and residual_least > max(_CLOSE_ENOUGH, _SHARE_OF_GAP * (1 + least)):
+        least = float(eigsh(w, k=1, sigma=-1 - 1e-9, v0=start, return_eigenvectors=False).min())
+    return second, least
+
+
+def _both_ends(w: sparse.csr_array, start: Matrix) -> tuple[float, float, float, float]:
+    """The largest eigenvalue but that of the constant vector, the smallest, and the residuals of both.
+
+    Vectors lose their orthogonality, which repeats eigenvalues that have converged and changes none of them.
+    """
+    v, before, beta = start - start.mean(), np.zeros_like(start), 0.0
+    v /= np.linalg.norm(v)
+    diagonal, off, found = list[float](), list[float](), (1.0, -1.0, np.inf, np.inf)
+    while len(diagonal) < min(_MOST_STEPS, w.shape[0] - 1):
+        u = w @ v - beta * before
+        diagonal.append(float(u @ v))
+        u -= diagonal[-1] * v
+        u -= u.mean()  # stay orthogonal to the constant vector, whose eigenvalue is 1
+        beta = float(np.linalg.norm(u))
+        if beta < 1e-14 or len(diagonal) % _STEPS == 0 or len(diagonal) == w.shape[0] - 1:
+            found = _ritz(diagonal, off, beta)
+            if max(found[2:]) < _CLOSE_ENOUGH:
+                break
+        off.append(beta)
+        before, v = v, u / beta
+    return found
+
+
+def _ritz(diagonal: list[float], off: list[float], beta: float) -> tuple[float, float, float, float]:
+    """The ends of a tridiagonal matrix, and how far off they may be as eigenvalues of the whole."""
+    last, values = len(diagonal) - 1, list[float]()
+    for at in (last, 0):
+        value, vector = eigh_tridiagonal(diagonal, off[:last], select="i", select_range=(at, at))
+        values += [float(value[0]), beta * abs(float(vector[-1, 0]))]
+    return values[0], values[2], values[1], values[3]

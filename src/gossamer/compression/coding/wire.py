@@ -30,6 +30,15 @@ def varint_size(value: int) -> int:
     return max(1, -(-value.bit_length() // 7))
 
 
+def varint_sizes(values: npt.ArrayLike) -> npt.NDArray[np.int64]:
+    """`varint_size` of many values."""
+    wide = np.asarray(values, np.int64)
+    sizes = np.ones(wide.shape, np.int64)
+    for shift in range(7, 63, 7):
+        sizes += wide >> shift > 0
+    return sizes
+
+
 class Reader:
     """Reads bytes from left to right; reading past the end raises a CodecError."""
 

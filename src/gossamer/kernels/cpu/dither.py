@@ -48,7 +48,10 @@ def _squares(value: Any, own: Any, shrink: Any, e: Any) -> Any:
     lanes = np.zeros(16)
     for start in range(0, len(value), _CHUNK):
         stop = min(len(value), start + _CHUNK)
-        _difference(value[start:stop], None if own is None else own[start:stop], e[: stop - start])
+        if own is None:
+            _difference(value[start:stop], None, e[: stop - start])
+        else:
+            _difference(value[start:stop], own[start:stop], e[: stop - start])
         if shrink is not None:
             for j in range(stop - start):
                 e[j] /= shrink
@@ -69,7 +72,10 @@ def _norm(value: Any, own: Any, e: Any) -> Any:
         return e.dtype.type(np.sqrt(total))
     largest = 0.0
     for j in range(len(value)):
-        largest = max(largest, abs(np.float64(value[j] if own is None else value[j] - own[j])))
+        if own is None:
+            largest = max(largest, abs(np.float64(value[j])))
+        else:
+            largest = max(largest, abs(np.float64(value[j] - own[j])))
     if not 0.0 < largest < np.inf:
         return e.dtype.type(np.sqrt(total))
     return e.dtype.type(np.sqrt(_squares(value, own, largest, e)) * largest)
@@ -108,7 +114,10 @@ def _dither_rows(
         low = 0
         for b in range(len(ends)):
             high = ends[b]
-            norm[i, b] = _norm(value[i, low:high], None if own is None else own[i, low:high], e)
+            if own is None:
+                norm[i, b] = _norm(value[i, low:high], None, e)
+            else:
+                norm[i, b] = _norm(value[i, low:high], own[i, low:high], e)
             scale[i, b] = norm[i, b] / divisor
             is_finite &= np.isfinite(norm[i, b] + scale[i, b] * room)
             low = high
@@ -116,7 +125,10 @@ def _dither_rows(
         for start in range(0, d, _CHUNK):
             stop = min(d, start + _CHUNK)
             fill(seeds[i], clients[i], purpose, t, start // per, (stop - start + per - 1) // per, u)
-            _difference(value[i, start:stop], None if own is None else own[i, start:stop], e[: stop - start])
+            if own is None:
+                _difference(value[i, start:stop], None, e[: stop - start])
+            else:
+                _difference(value[i, start:stop], own[i, start:stop], e[: stop - start])
             low = start
             while low < stop:
                 high, by = min(stop, ends[b]), norm[i, b]

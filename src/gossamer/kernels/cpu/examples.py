@@ -1,7 +1,9 @@
 """Numba kernels of linear models on sparse rows: gradients of clients, and measurements of many models.
 
 Nothing is gathered or made dense. A sum has one order, whatever is computed beside it. Sums over rows are float64.
-Row numbers and columns are unsigned, as numba would otherwise ask of each whether it counts from the end.
+Row numbers and columns are unsigned, as numba would otherwise ask of each whether it counts from the end. `values` is
+None if `columns` holds a value for all entries of a column: then the model and the finished sums are multiplied by it,
+and loops read column numbers only. numba compiles `values is None` away.
 """
 
 from typing import Any
@@ -32,85 +34,105 @@ _ONE, _TWO, _THREE, _FOUR = np.uint64(1), np.uint64(2), np.uint64(3), np.uint64(
 @jit()
 def _gradients(
     x: Any, out: Any, batch: Any, whole: bool, first: Any, counts: Any, indptr: Any, indices: Any, values: Any,
-    targets: Any, outputs: int, loss: int, nonconvex: float, l2: float, begin: int, end: int,
+    targets: Any, columns: Any, outputs: int, loss: int, nonconvex: float, l2: float, begin: int, end: int,
 ) -> int:  # fmt: skip
     """Write row i of `out`, for begin <= i < end: the gradient at row i of x over rows `batch[i]`, or over all.
 
     Returns the first i whose batch has a row that the client does not have; -1 if there is none.
     """
-    places = np.empty(_ROWS, np.uint64)
+    low, high, labels = np.empty(_ROWS, np.uint64), np.empty(_ROWS, np.uint64), np.empty(_ROWS, x.dtype)
     z = np.empty((outputs, _ROWS), x.dtype)
-    total = np.empty(x.shape[1])
+    total, scaled = np.empty(x.shape[1]), np.empty(0 if columns is None else x.shape[1])
     touched = 0
     for i in range(begin, end):
         client = i % first.shape[0]
         start, most = first[client], counts[client]
         size = most if whole else batch.shape[1]
         total[:] = 0
+        if columns is not None:
+            _times(x[i], columns, scaled)
         for at in range(0, size, _ROWS):
             some = min(_ROWS, size - at)
             for b in range(some):
                 row = at + b if whole else batch[i, at + b]
                 if row < 0 or row >= most:
                     return i
-                places[b] = start + row
-            touched += _touch(places[:some], indptr, indices, values)
-            _outputs(x[i], z, places[:some], indptr, indices, values)
-            _derivatives(z, places[:some], targets, loss)
-            _add_rows(total, z, places[:some], indptr, indices, values)
+                place = np.uint64(start + row)
+                low[b], high[b], labels[b] = indptr[place], indptr[place + _ONE], targets[place]
+            touched += _touch(low[:some], high, indices, values)
+            if columns is None:
+                _outputs(x[i], z, low[:some], high, indices, values)
+            else:
+                _outputs(scaled, z, low[:some], high, indices, values)
+            _derivatives(z, labels[:some], loss)
+            _add_rows(total, z, low[:some], high, indices, values)
+        if columns is not None:
+            _times(total, columns, total)
         _finish(x[i], out[i], total, size, nonconvex, l2)
     return -1 if touched >= 0 else -2  # always -1; without a use, the compiler would leave the sum out
 
 
 @jit()
-def _touch(places: Any, indptr: Any, indices: Any, values: Any) -> int:
+def _times(numbers: Any, columns: Any, out: Any) -> None:
+    """out[o, column] = numbers[o, column] times the value of the column."""
+    width = columns.shape[0]
+    for at in range(0, numbers.shape[0], width):
+        own, to = numbers[at : at + width], out[at : at + width]
+        for j in range(width):
+            to[j] = np.float64(own[j]) * np.float64(columns[j])
+
+
+@jit()
+def _touch(low: Any, high: Any, indices: Any, values: Any) -> int:
     """Ask for the memory of all rows at once: rows drawn at random would else be waited for one after another."""
     total = np.uint64(0)
-    for b in range(places.shape[0]):
-        low, high = indptr[places[b]], indptr[places[b] + _ONE]
-        if low < high:
-            total += indices[low] + indices[high - _ONE] + np.uint64(values[low] != values[high - _ONE])
+    for b in range(low.shape[0]):
+        if low[b] < high[b]:
+            last = high[b] - _ONE
+            total += np.uint64(indices[low[b]]) + np.uint64(indices[last])
+            if values is not None:
+                total += np.uint64(values[low[b]] != values[last])
     return np.int64(total >> _ONE)  # type: ignore[return-value]
 
 
 @jit()
-def _outputs(x: Any, z: Any, places: Any, indptr: Any, indices: Any, values: Any) -> None:
+def _outputs(x: Any, z: Any, low: Any, high: Any, indices: Any, values: Any) -> None:
     """z[o, b] = the sum over a row's entries, in their order, of value times x[o, column]."""
     width = x.shape[0] // z.shape[0]
     for o in range(z.shape[0]):
         own, sums = x[o * width : (o + 1) * width], z[o]
-        for b in range(places.shape[0]):
+        for b in range(low.shape[0]):
             total = 0.0
-            for k in range(indptr[places[b]], indptr[places[b] + _ONE]):
-                total += np.float64(values[k]) * np.float64(own[indices[k]])
+            for k in range(low[b], high[b]):
+                if values is None:
+                    total += own[indices[k]]
+                else:
+                    total += np.float64(values[k]) * np.float64(own[indices[k]])
             sums[b] = total
 
 
 @jit()
-def _derivatives(z: Any, places: Any, targets: Any, loss: int) -> None:
+def _derivatives(z: Any, labels: Any, loss: int) -> None:
     """Replace the outputs of each row by the derivative of its loss."""
     one = z.dtype.type(1)
-    rows, margins = places.shape[0], z[0]
+    rows, margins = labels.shape[0], z[0]
     if loss == _LOGISTIC:
         for b in range(rows):
-            margins[b] *= targets[places[b]]
-        for b in range(rows):
-            small = exp(-abs(margins[b]))
+            margin = margins[b] * labels[b]
+            small = exp(-abs(margin))
             share = one / (one + small)
-            margins[b] = -(share * small if margins[b] >= 0 else share)
-        for b in range(rows):
-            margins[b] *= targets[places[b]]
+            margins[b] = -(share * small if margin >= 0 else share) * labels[b]
     elif loss == _SOFTMAX:
-        _softmax_derivatives(z, places, targets)
+        _softmax_derivatives(z, labels)
     else:
         for b in range(rows):
-            margins[b] -= targets[places[b]]
+            margins[b] -= labels[b]
 
 
 @jit()
-def _softmax_derivatives(z: Any, places: Any, targets: Any) -> None:
+def _softmax_derivatives(z: Any, labels: Any) -> None:
     """Replace the outputs of each row by softmax(z), minus 1 at the label."""
-    outputs, rows, one = z.shape[0], places.shape[0], z.dtype.type(1)
+    outputs, rows, one = z.shape[0], labels.shape[0], z.dtype.type(1)
     largest, total = z[0, :rows].copy(), np.zeros(rows, z.dtype)
     for o in range(1, outputs):
         for b in range(rows):
@@ -123,19 +145,22 @@ def _softmax_derivatives(z: Any, places: Any, targets: Any) -> None:
         for b in range(rows):
             z[o, b] /= total[b]
     for b in range(rows):
-        z[np.int64(targets[places[b]]), b] -= one
+        z[np.int64(labels[b]), b] -= one
 
 
 @jit()
-def _add_rows(total: Any, z: Any, places: Any, indptr: Any, indices: Any, values: Any) -> None:
+def _add_rows(total: Any, z: Any, low: Any, high: Any, indices: Any, values: Any) -> None:
     """total[o, column] += z[o, b] times value, row after row."""
     width = total.shape[0] // z.shape[0]
     for o in range(z.shape[0]):
         own, factors = total[o * width : (o + 1) * width], z[o]
-        for b in range(places.shape[0]):
+        for b in range(low.shape[0]):
             factor = np.float64(factors[b])
-            for k in range(indptr[places[b]], indptr[places[b] + _ONE]):
-                own[indices[k]] += factor * np.float64(values[k])
+            for k in range(low[b], high[b]):
+                if values is None:
+                    own[indices[k]] += factor
+                else:
+                    own[indices[k]] += factor * np.float64(values[k])
 
 
 @jit()
@@ -154,23 +179,26 @@ def _finish(x: Any, out: Any, total: Any, size: int, nonconvex: float, l2: float
 
 @jit()
 def _measure(
-    models: Any, indptr: Any, indices: Any, values: Any, targets: Any, weights: Any, outputs: int, loss: int,
-    derive: bool, sums: Any, hits: Any, gradient: Any,
+    models: Any, indptr: Any, indices: Any, values: Any, targets: Any, columns: Any, classes: Any, weights: Any,
+    outputs: int, loss: int, derive: bool, sums: Any, hits: Any, gradient: Any,
 ) -> None:  # fmt: skip
     """Add up over all rows, for many models: losses, and either the gradients or the rows that are classified rightly.
 
     Lane o * many + m of `models` (features, lanes) and of `gradient` belongs to output o of model m, so that each entry
-    of a row is one operation on contiguous vectors. `weights` of length 0 are 1.
+    of a row is one operation on contiguous vectors. `classes` are the targets without signs of rows, which decide ties.
+    `weights` of length 0 are 1. `models` are changed.
     """
+    if columns is not None:
+        _scale(models, columns)
     lanes, many, total = models.shape[1], sums.shape[0], targets.shape[0]
     rows = max(1, _NUMBERS // lanes)
     z, each = np.empty((rows, lanes), models.dtype), np.empty((rows, many), models.dtype)
     factors = np.ones(rows, models.dtype)
     for begin in range(0, total, rows):
         some = min(rows, total - begin)
-        labels, ends = targets[begin : begin + some], indptr[begin : begin + some + 1]
-        if loss == _LOGISTIC:  # outputs times labels: margins
-            factors[:some] = labels
+        labels, ends = classes[begin : begin + some], indptr[begin : begin + some + 1]
+        if loss == _LOGISTIC:  # outputs times targets: margins
+            factors[:some] = targets[begin : begin + some]
         _many_outputs(models, z, factors, ends, indices, values)
         if loss == _LOGISTIC:
             _logistic(z, each, labels, derive, hits)
@@ -181,34 +209,51 @@ def _measure(
         _add_losses(sums, each, weights[begin : begin + some], some)
         if derive:
             _add_many(gradient, z, factors, weights[begin : begin + some], ends, indices, values)
+    if derive and columns is not None:
+        _scale(gradient, columns)
+
+
+@jit()
+def _scale(rows: Any, columns: Any) -> None:
+    """Multiply each row, which belongs to a feature, by the number of its column."""
+    for j in range(columns.shape[0]):
+        own = rows[j]
+        for m in range(own.shape[0]):
+            own[m] *= columns[j]
 
 
 @jit()
 def _many_outputs(models: Any, z: Any, factors: Any, ends: Any, indices: Any, values: Any) -> None:
-    """z[r, lane] = the sum over a row's entries, in their order, of factor times value times model."""
+    """z[r, lane] = factor (1 or -1) times the sum over a row's entries, in their order, of value times model."""
     lanes = z.shape[1]
     for r in range(ends.shape[0] - 1):
-        factor, k, stop, own = factors[r], ends[r], ends[r + 1], z[r]
+        factor, k, stop, own = factors[r], np.uint64(ends[r]), np.uint64(ends[r + 1]), z[r]
         if lanes == 1:
             total = z.dtype.type(0)
             for at in range(k, stop):
-                total += (factor * values[at]) * models[indices[at], 0]
-            own[0] = total
+                total += models[indices[at], 0] if values is None else values[at] * models[indices[at], 0]
+            own[0] = factor * total
             continue
         own[:] = 0
         while k + _THREE < stop:  # four entries at a time: a quarter of the loads and stores of z
-            a, at_a = factor * values[k], models[indices[k]]
-            b, at_b = factor * values[k + _ONE], models[indices[k + _ONE]]
-            c, at_c = factor * values[k + _TWO], models[indices[k + _TWO]]
-            d, at_d = factor * values[k + _THREE], models[indices[k + _THREE]]
-            for m in range(lanes):
-                own[m] = (((own[m] + a * at_a[m]) + b * at_b[m]) + c * at_c[m]) + d * at_d[m]
+            at_a, at_b = models[indices[k]], models[indices[k + _ONE]]
+            at_c, at_d = models[indices[k + _TWO]], models[indices[k + _THREE]]
+            if values is None:
+                for m in range(lanes):
+                    own[m] = (((own[m] + at_a[m]) + at_b[m]) + at_c[m]) + at_d[m]
+            else:
+                a, b, c, d = values[k], values[k + _ONE], values[k + _TWO], values[k + _THREE]
+                for m in range(lanes):
+                    own[m] = (((own[m] + a * at_a[m]) + b * at_b[m]) + c * at_c[m]) + d * at_d[m]
             k += _FOUR
         while k < stop:
-            a, at_a = factor * values[k], models[indices[k]]
+            at_a = models[indices[k]]
             for m in range(lanes):
-                own[m] += a * at_a[m]
+                own[m] += at_a[m] if values is None else values[k] * at_a[m]
             k += _ONE
+        if factor < 0:
+            for m in range(lanes):
+                own[m] = -own[m]
 
 
 @jit()
@@ -227,17 +272,18 @@ def _add_many(gradient: Any, z: Any, factors: Any, weights: Any, ends: Any, indi
     wide = np.empty(lanes)
     for r in range(ends.shape[0] - 1):
         factor = np.float64(factors[r]) * (weights[r] if weights.shape[0] else 1.0)
+        low, high = np.uint64(ends[r]), np.uint64(ends[r + 1])
         if lanes == 1:
             pull = factor * np.float64(z[r, 0])
-            for k in range(ends[r], ends[r + 1]):
-                gradient[indices[k], 0] += np.float64(values[k]) * pull
+            for k in range(low, high):
+                gradient[indices[k], 0] += pull if values is None else np.float64(values[k]) * pull
             continue
         for m in range(lanes):
             wide[m] = factor * np.float64(z[r, m])
-        for k in range(ends[r], ends[r + 1]):
-            value, own = np.float64(values[k]), gradient[indices[k]]
+        for k in range(low, high):
+            own = gradient[indices[k]]
             for m in range(lanes):
-                own[m] += value * wide[m]
+                own[m] += wide[m] if values is None else np.float64(values[k]) * wide[m]
 
 
 @jit()
@@ -303,8 +349,8 @@ def linear_gradients(examples: Examples, x: Tensor, batch: Tensor | None, noncon
     """Gradients of linear models on sparse rows: see `csr.linear_gradients`."""
     models, drawn = examples.arrays(x, batch)
     out, to = empty(models.shape, x.dtype)
-    fixed = *examples.held, *examples.parts, examples.outputs, int(examples.loss), nonconvex, l2
-    given = models, to, _NO_BATCH if drawn is None else drawn, drawn is None, *fixed
+    data = *examples.held, *examples.parts, examples.outputs, int(examples.loss)
+    given = models, to, _NO_BATCH if drawn is None else drawn, drawn is None, *data, nonconvex, l2
     bad: list[int] = []
     entries = examples.entries * (len(examples.rows) / len(examples.counts) if drawn is None else drawn.shape[1])
     work = len(models) * examples.outputs * int(2 * entries + examples.rows.width)
@@ -344,6 +390,7 @@ def _measure_group(examples: Examples, points: Array, loss: Array, other: Array,
     sums, hits = np.zeros(lanes), np.zeros(lanes, np.int64)
     side_by_side, into = models.reshape(width, -1), gradient.reshape(len(gradient), outputs * lanes)
     weights = _NO_WEIGHTS if examples.weights is None else examples.weights
-    _measure(side_by_side, *examples.parts, weights, outputs, int(examples.loss), derive, sums, hits, into)
+    data = *examples.parts, examples.targets, weights, outputs, int(examples.loss)
+    _measure(side_by_side, *data, derive, sums, hits, into)
     loss[:] = sums[:many]
     other[:] = gradient[:, :, :many].transpose(2, 1, 0).reshape(other.shape) if derive else hits[:many]

@@ -20,8 +20,9 @@ Array = np.ndarray[Any, Any]
 carray: Any = numba.carray  # type: ignore[attr-defined]
 
 _BLOCK = 512
-_CODES = {"load": 0, "column": 2, "scalar": 4, "add": 5, "sub": 6, "mul": 7, "div": 8, "to": 9}
-_STORE = 10  # and 11 for float32
+_CODES = {"add": 0, "sub": 1, "mul": 2, "div": 3, "to": 4}
+_WIDEN, _NARROW, _COLUMN = 5, 6, 8  # from float32, to float32; 8 and 9: one number per row, of float64 and float32
+_REGISTER, _MEMORY, _SCALAR = 0, 1, 2  # where an operand is
 
 
 def _as_pointer(context: Any, address: Any) -> Any:
@@ -38,21 +39,38 @@ _pointer: Any = intrinsic(_as_pointer)
 
 @jit()
 def _operate(code: int, a: Any, b: Any, out: Any) -> None:
-    if code == 5:
+    if code == 0:
         for j in range(len(out)):
             out[j] = a[j] + b[j]
-    elif code == 6:
+    elif code == 1:
         for j in range(len(out)):
             out[j] = a[j] - b[j]
-    elif code == 7:
+    elif code == 2:
         for j in range(len(out)):
             out[j] = a[j] * b[j]
-    elif code == 8:
+    elif code == 3:
         for j in range(len(out)):
             out[j] = a[j] / b[j]
     else:
         for j in range(len(out)):
             out[j] = a[j]
+
+
+@jit()
+def _operate_scalar(code: int, a: Any, s: float, is_first: bool, out: Any) -> None:
+    """With a scalar as the second operand, or as the first."""
+    if code == 0:
+        for j in range(len(out)):
+            out[j] = a[j] + s
+    elif code == 2:
+        for j in range(len(out)):
+            out[j] = a[j] * s
+    elif code == 1:
+        for j in range(len(out)):
+            out[j] = s - a[j] if is_first else a[j] - s
+    else:
+        for j in range(len(out)):
+            out[j] = s / a[j] if is_first else a[j] / s
 
 
 @jit()
@@ -67,63 +85,109 @@ def _round(out: Any) -> None:
         out[j] = np.float64(np.float32(out[j]))
 
 
+@jit(inline="always")
+def _scalar(address: int, is_single: int) -> Any:
+    number = carray(_pointer(address), (1,), np.float64)[0]
+    return np.float64(np.float32(number)) if is_single else number
+
+
 @jit()
 def _run(program: Any, addresses: Any, scalars: Any, d: int, begin: int, end: int) -> None:
     """All operations on the numbers from `begin` to `end`, block by block, each block within one row."""
-    registers = np.empty((program[-1, 0], _BLOCK))
-    start = begin
+    space = np.empty((program[-1, 0], _BLOCK))
+    start, base = begin, np.int64(space.ctypes.data)
     while start < end:
-        row, at = start // d, start % d
-        many = min(_BLOCK, end - start, d - at)
+        many = min(_BLOCK, end - start, d - start % d)
         for p in range(len(program) - 1):
-            code, a, b, to, is_single = program[p]
-            out = registers[to, :many]
-            if code == 0:
-                _copy(carray(_pointer(addresses[a] + start * 8), (many,), np.float64), out)
-            elif code == 1:
+            code, in_a, a, in_b, b, in_out, to, is_single = program[p]
+            place = base + to * (8 * _BLOCK) if in_out == 0 else addresses[to] + start * 8
+            out = carray(_pointer(place), (many,), np.float64)
+            from_a = base + a * (8 * _BLOCK) if in_a == 0 else addresses[a] + start * 8 if in_a == 1 else base
+            if code == 5:
                 _copy(carray(_pointer(addresses[a] + start * 4), (many,), np.float32), out)
-            elif code == 2:
-                out[:] = carray(_pointer(addresses[a] + row * 8), (1,), np.float64)[0]
-            elif code == 3:
-                out[:] = np.float64(carray(_pointer(addresses[a] + row * 4), (1,), np.float32)[0])
-            elif code == 4:
-                scalar = carray(_pointer(scalars[a]), (1,), np.float64)[0]
-                out[:] = np.float64(np.float32(scalar)) if is_single else scalar
-            elif code == 10:
-                _copy(registers[to, :many], carray(_pointer(addresses[a] + start * 8), (many,), np.float64))
-            elif code == 11:
-                _copy(registers[to, :many], carray(_pointer(addresses[a] + start * 4), (many,), np.float32))
+            elif code == 6:
+                _copy(carray(_pointer(from_a), (many,), np.float64),
+                      carray(_pointer(addresses[to] + start * 4), (many,), np.float32))  # fmt: skip
+            elif code == 8:
+                out[:] = carray(_pointer(addresses[a] + start // d * 8), (1,), np.float64)[0]
+            elif code == 9:
+                out[:] = np.float64(carray(_pointer(addresses[a] + start // d * 4), (1,), np.float32)[0])
             else:
-                _operate(code, registers[a, :many], registers[b, :many], out)
-            if is_single and 5 <= code < 10:
-                _round(out)
+                from_b = base + b * (8 * _BLOCK) if in_b == 0 else addresses[b] + start * 8 if in_b == 1 else base
+                one, two = carray(_pointer(from_a), (many,), np.float64), carray(_pointer(from_b), (many,), np.float64)
+                if in_a == 2:
+                    _operate_scalar(code, two, _scalar(scalars[a], is_single), True, out)
+                elif in_b == 2:
+                    _operate_scalar(code, one, _scalar(scalars[b], is_single), False, out)
+                else:
+                    _operate(code, one, two, out)
+                if is_single:
+                    _round(out)
         start += many
+    space[0, 0] = 0.0  # it must live until here: an address alone does not keep it
+
+
+_LEAVES = ("load", "column", "scalar")
+
+
+class _Assembler:
+    """Turns operations into instructions (code, where and which a, where and which b, where and which out, single)."""
+
+    def __init__(self, ops: tuple[Op, ...], outputs: tuple[int, ...], tensors: int, columns: int) -> None:
+        self.ops, self.outputs, self.tensors = ops, outputs, tensors
+        self.first_output = tensors + columns
+        self.code: list[tuple[int, ...]] = []
+        self.where: dict[int, tuple[int, int]] = {}
+        self.free: list[int] = []
+        self.many = 0
+        self.last = {part: n for n, op in enumerate(ops) if op.name not in _LEAVES for part in (op.a, op.b)}
+
+    def register(self) -> int:
+        """One that is not in use."""
+        if not self.free:
+            self.free.append(self.many)
+            self.many += 1
+        return self.free.pop()
+
+    def leaf(self, number: int, op: Op) -> None:
+        """Numbers of float64 and scalars are used where they are; others are brought into a register."""
+        if op.name == "scalar":
+            self.where[number] = (_SCALAR, op.a)
+        elif op.name == "load" and not op.is_single:
+            self.where[number] = (_MEMORY, op.a)
+        else:
+            to = self.register()
+            self.where[number] = (_REGISTER, to)
+            is_column = op.name == "column"
+            code = _COLUMN + op.is_single if is_column else _WIDEN
+            self.code.append((code, 1, op.a + (self.tensors if is_column else 0), 1, 0, _REGISTER, to, 0))
+
+    def operation(self, number: int, op: Op) -> None:
+        """Into a register, or straight into memory where that holds float64."""
+        is_output = number in self.outputs
+        place = self.first_output + self.outputs.index(number) if is_output else 0
+        if is_output and not op.is_single:
+            self.where[number] = (_MEMORY, place)
+        else:
+            self.where[number] = (_REGISTER, self.register())
+        where = self.where[number]
+        self.code.append((_CODES[op.name], *self.where[op.a], *self.where[op.b], *where, int(op.is_single)))
+        if is_output and op.is_single:
+            self.code.append((_NARROW, *where, _REGISTER, 0, _MEMORY, place, 0))
+        done = {part for part in (op.a, op.b) if self.last[part] == number}
+        done |= set() if number in self.last else {number}
+        self.free += [self.where[part][1] for part in done if self.where[part][0] == _REGISTER]
+
+    def assembled(self) -> Array:
+        """The instructions; the last row holds the number of registers."""
+        for number, op in enumerate(self.ops):
+            (self.leaf if op.name in _LEAVES else self.operation)(number, op)
+        return np.array([*self.code, (max(1, self.many), 0, 0, 0, 0, 0, 0, 0)], np.int64)
 
 
 @lru_cache(maxsize=256)
 def _assembled(ops: tuple[Op, ...], outputs: tuple[int, ...], tensors: int, columns: int) -> Array:
-    """Instructions (code, a, b, register, is_single); the last row holds the number of registers."""
-    last = {place: number for number, op in enumerate(ops) if op.name not in ("load", "column", "scalar")
-            for place in (op.a, op.b)}  # fmt: skip
-    free: list[int] = []
-    where: dict[int, int] = {}
-    many, code = 0, []
-    for number, op in enumerate(ops):
-        is_leaf = op.name in ("load", "column", "scalar")
-        a, b = (op.a + (tensors if op.name == "column" else 0), 0) if is_leaf else (where[op.a], where[op.b])
-        if not free:
-            free.append(many)
-            many += 1
-        to = where[number] = free.pop()
-        single = op.is_single and op.name in ("load", "column")
-        code.append((_CODES[op.name] + single, a, b, to, op.is_single and op.name not in ("load", "column")))
-        if number in outputs:
-            place = tensors + columns + outputs.index(number)
-            code.append((_STORE + op.is_single, place, 0, to, False))
-        free += [where[part] for part in {op.a, op.b} if not is_leaf and last.get(part) == number]
-        if number not in last:
-            free.append(to)
-    return np.array([*code, (many, 0, 0, 0, 0)], np.int64)
+    return _Assembler(ops, outputs, tensors, columns).assembled()
 
 
 def _cell(scalar: Leaf) -> Array:

@@ -31,7 +31,8 @@ def _add_scaled(sums: Any, q: Any, s: Any, w: float) -> None:
 @jit()
 def _add_sums(mixed: Any, sums: Any, a: float, out: Any) -> None:
     if mixed is None:
-        out[:] = sums
+        for j in range(len(out)):
+            out[j] = sums[j]
     elif a == 1.0:
         for j in range(len(out)):
             out[j] = mixed[j] + sums[j]
@@ -48,22 +49,28 @@ def _add_rows(
     """mixed + a W q for some rows; q is `scale` times q where there is a scale, and there may be no `mixed`."""
     n, d, sums = len(indptr) - 1, q.shape[1], np.empty(_CHUNK, np.float64)
     for i in range(begin, end):
-        first = i // n * n
+        first, first_block = i // n * n, 0
         for start in range(0, d, _CHUNK):
             stop = min(d, start + _CHUNK)
-            sums[: stop - start] = 0.0
+            for j in range(stop - start):
+                sums[j] = 0.0
+            while scale is not None and ends[first_block] <= start:
+                first_block += 1
             for k in range(indptr[i - first], indptr[i - first + 1]):
                 row, w = first + indices[k], weights[k]
                 if scale is None:
                     _add_scaled(sums, q[row, start:stop], None, w)
                 else:
-                    b, low = np.searchsorted(ends, start, "right"), start
+                    b, low = first_block, start
                     while low < stop:
                         high = min(stop, ends[b])
                         _add_scaled(sums[low - start : high - start], q[row, low:high], scale[row, b : b + 1], w)
                         low = high
                         b += 1
-            _add_sums(None if mixed is None else mixed[i, start:stop], sums[: stop - start], a, out[i, start:stop])
+            if mixed is None:
+                _add_sums(None, sums[: stop - start], a, out[i, start:stop])
+            else:
+                _add_sums(mixed[i, start:stop], sums[: stop - start], a, out[i, start:stop])
 
 
 class Mixer(reference.Mixer):

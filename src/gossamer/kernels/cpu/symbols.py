@@ -23,7 +23,10 @@ def _mean(value: Any, own: Any, kind: Any) -> Any:
     """The mean of |value - own|, summed in float64 by 16 lanes."""
     lanes, many = np.zeros(16), np.float64(len(value))
     for j in range(len(value)):
-        e = kind.dtype.type(value[j]) if own is None else kind.dtype.type(value[j] - own[j])
+        if own is None:
+            e = kind.dtype.type(value[j])
+        else:
+            e = kind.dtype.type(value[j] - own[j])
         lanes[j % 16] += abs(np.float64(e)) / many
     half = 8
     while half:
@@ -40,10 +43,17 @@ def _sign_rows(value: Any, own: Any, ends: Any, scale: Any, negative: Any, moved
         low = 0
         for b in range(len(ends)):
             high = ends[b]
-            s = scale[i, b] = _mean(value[i, low:high], None if own is None else own[i, low:high], scale)
+            if own is None:
+                scale[i, b] = _mean(value[i, low:high], None, scale)
+            else:
+                scale[i, b] = _mean(value[i, low:high], own[i, low:high], scale)
+            s = scale[i, b]
             is_finite &= np.isfinite(s)
             for j in range(low, high):
-                e = scale.dtype.type(value[i, j]) if own is None else scale.dtype.type(value[i, j] - own[i, j])
+                if own is None:
+                    e = scale.dtype.type(value[i, j])
+                else:
+                    e = scale.dtype.type(value[i, j] - own[i, j])
                 negative[i, j] = e < zero
                 if own is not None:
                     moved[i, j] = own[i, j] + (-s if e < zero else s)
@@ -76,7 +86,10 @@ def _power_rows(
             stop = min(d, start + _CHUNK)
             fill(seeds[i], clients[i], purpose, t, start // per, (stop - start + per - 1) // per, u)
             for j in range(start, stop):
-                e = like.dtype.type(value[i, j]) if own is None else like.dtype.type(value[i, j] - own[i, j])
+                if own is None:
+                    e = like.dtype.type(value[i, j])
+                else:
+                    e = like.dtype.type(value[i, j] - own[i, j])
                 is_finite &= np.isfinite(e)
                 mantissa, exponent = math.frexp(abs(np.float64(e)))
                 power = min(exponent - 1 + (u[j - start] < 2 * mantissa - 1), highest)
@@ -84,7 +97,10 @@ def _power_rows(
                 above = max(above, powers[j])
         top[i] = above
         for j in range(d):
-            e = like.dtype.type(value[i, j]) if own is None else like.dtype.type(value[i, j] - own[i, j])
+            if own is None:
+                e = like.dtype.type(value[i, j])
+            else:
+                e = like.dtype.type(value[i, j] - own[i, j])
             code = above - powers[j] + 1
             code = code if code <= FURTHEST else 0
             codes[i, j] = -code if e < 0 else code

@@ -92,7 +92,9 @@ class Rows:
     def content(self) -> list[Any]:
         """What a fingerprint covers: all rows, and which client holds which."""
         a = self.sparse
-        features = self._dense if a is None else [a.indptr, a.indices, a.values, a.width]
+        features = (
+            self._dense if a is None else [a.indptr.astype(np.int64), a.indices.astype(np.int32), a.values, a.width]
+        )
         return [features, self.labels, self.counts, str(self.dtype), self._shift, self._scale]
 
     def inputs(self, which: Tensor | slice | list[int]) -> Tensor:

@@ -123,9 +123,10 @@ class Dirichlet(Partition):
         pools = [random.permutation(np.flatnonzero(labels == label)).tolist() for label in classes]
         mixes = np.maximum(random.dirichlet(self.alpha * counts / counts.mean(), len(sizes)), 1e-12)
         shares: list[list[int]] = [[] for _ in sizes]
+        whole = [int(size) for size in sizes]
         for turn in range(1, _TURNS + 1):
-            for client in random.permutation(len(sizes)):
-                mine, wanted = shares[client], sizes[client] * turn // _TURNS
+            for client in random.permutation(len(sizes)).tolist():
+                mine, wanted = shares[client], whole[client] * turn // _TURNS
                 while len(mine) < wanted:
                     left = np.array([len(pool) for pool in pools])
                     odds = np.where(left > 0, mixes[client], 0.0)
@@ -156,9 +157,9 @@ class Shards(Partition):
         if self.k > sizes.min():
             raise InputError(f"'shards' cannot cut the {sizes.min()} rows of a client into k = {self.k} shards.")
         whose = random.permutation(np.repeat(np.arange(clients), self.k))
+        mine = np.argsort(whose, kind="stable").reshape(clients, self.k)  # each client's shards
+        whole, over = np.divmod(np.asarray(sizes, np.int64)[:, None], self.k)
         shard_sizes = np.empty(len(whose), np.int64)
-        for client in range(clients):
-            mine = np.flatnonzero(whose == client)
-            shard_sizes[mine] = [len(part) for part in np.array_split(np.empty(sizes[client]), self.k)]
+        shard_sizes[mine] = whole + (np.arange(self.k) < over)
         shards = _cut(np.argsort(labels, kind="stable"), shard_sizes)
-        return [np.concatenate([shards[i] for i in np.flatnonzero(whose == client)]) for client in range(clients)]
+        return [np.concatenate([shards[i] for i in own]) for own in mine.tolist()]

@@ -59,15 +59,15 @@ class LayerStack:
         at_label = labels[:, None]
         less = torch.full((), -1.0, dtype=x.dtype, device=x.device).expand_as(at_label)
         back = back.scatter_add_(1, at_label, less).div_(labels.shape[1]).mT
-        pieces: list[Tensor] = []
+        into = self._views(out)
         for number, layer in reversed(list(enumerate(self.layers))):
             if layer not in weights:
                 back = _ACTIVATIONS[type(layer)][1](back, kept[number + 1])
                 continue
-            pieces += [back.sum(dim=1), torch.bmm(back.mT, kept[number]).flatten(1)]
+            into[layer][1].copy_(back.sum(dim=1))
+            torch.bmm(back.mT, kept[number], out=into[layer][0])
             if number:
                 back = torch.bmm(back, weights[layer][0])
-        torch.cat(pieces[::-1], dim=1, out=out)
 
     @cached_property
     def _linear(self) -> list[nn.Linear]:

@@ -37,6 +37,8 @@ class Edges:
         for row, i in enumerate(self.clients):
             for k, j in enumerate(neighbors[i]):
                 self._who[row, k], self._slot[row, k] = place.get(j, 0), neighbors[j].index(i)
+        rows = [(row, k, i, j) for row, i in enumerate(self.clients) for k, j in enumerate(neighbors[i])]
+        self._every = np.array(rows, np.int64).reshape(-1, 4).T
         self.weights = torch.zeros(shape, dtype=torch.float64)
         """(clients, slots): w_ij of this round; 0 where the edge is not used."""
 
@@ -44,8 +46,8 @@ class Edges:
         """Round t begins."""
         w = self.mixing.at(t).sparse
         weights = np.zeros(self.weights.shape)
-        for row, i in enumerate(self.clients):
-            weights[row, : len(self.neighbors[row])] = [w[i, j] for j in self.neighbors[row]]
+        row, slot, i, j = self._every
+        weights[row, slot] = np.asarray(w[i, j]).ravel()
         self.weights = torch.from_numpy(weights).to(self.device)
 
     def active(self, row: int) -> list[int]:

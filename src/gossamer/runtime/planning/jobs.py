@@ -32,7 +32,7 @@ from gossamer.runtime.threads import is_small
 from gossamer.spec import Spec
 from gossamer.topology import MixingMatrix
 
-_WORTH_SECONDS = 20.0  # of rounds, from which starting processes pays
+_WORTH_SECONDS = 60.0  # of rounds, from which starting processes pays
 _POLL_SECONDS = 0.1
 _WATCH_SECONDS = 1.0
 

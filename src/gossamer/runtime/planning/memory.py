@@ -17,8 +17,9 @@ from gossamer.runtime.session import Surrogates
 from gossamer.topology import Mixing, MixingMatrix
 
 # Measured with BEER, LEAD, D2 and DSGD (tests/runtime/test_memory_plan.py holds estimates against measured peaks).
-_PASSING = 64  # bytes per coordinate of all rows that come and go in a round: gradient, differences, messages, sums
+_PASSING = 80  # bytes per coordinate of all rows that come and go in a round: gradient, differences, messages, sums
 _EVALUATING = 28  # bytes per coordinate of a snapshot that is measured: kept, copied, and its distance to the average
+_PER_EDGE = 600  # bytes of a graph and its W
 _PER_ROW = 1024  # bytes beside the coordinates: keys, lengths of packets
 _TOGETHER, _SNAPSHOT_BYTES = 64, 256 << 20  # snapshots that wait for one evaluation, as the recorder keeps them
 _SHARE = 0.9  # of the free memory that a run may take
@@ -55,8 +56,8 @@ class Demand:
             drawn = rows * self.batch_size * features.shape[1:].numel() * features.element_size()
         snapshot = coordinates * problem.dtype.itemsize
         waiting = max(1, min(self.evaluations, _TOGETHER, _SNAPSHOT_BYTES // max(1, snapshot)))
-        rounds = 2 * state + _PASSING * coordinates + drawn + waiting * snapshot
-        return max(rounds, state + waiting * _EVALUATING * coordinates) + _PER_ROW * rows
+        # Kernels keep their memory to use it again, so that what rounds and evaluations need adds up.
+        return 2 * state + (_PASSING + waiting * _EVALUATING) * coordinates + drawn + _PER_ROW * rows
 
     def _state(self, rows: int) -> int | None:
         """The bytes of the state, from tensors without memory."""
@@ -86,6 +87,7 @@ class Demand:
 
 def seeds_at_once(demand: Demand, label: str, seeds: int) -> int:
     """How many of the seeds run side by side: all, or as many as fit; an InputError if not even one does."""
+    _check_complete(demand, label)
     free = free_memory(demand.problem.device)
     needed = demand.bytes(seeds)
     if free is None or needed is None or needed <= _SHARE * free:
@@ -105,6 +107,18 @@ def seeds_at_once(demand: Demand, label: str, seeds: int) -> int:
         f"{label} with {demand.problem.clients:,} clients of {demand.problem.d:,} parameters needs about "
         f"{in_words(demand.bytes(1) or 0)} of memory, and {in_words(free)} are free; {_remedy(demand, free)}."
     )
+
+
+def _check_complete(demand: Demand, label: str) -> None:
+    """Refuse a centralized method with more clients than a complete graph can have in memory."""
+    clients, free = demand.problem.clients, free_memory(torch.device("cpu"))
+    needed = clients * (clients - 1) // 2 * _PER_EDGE
+    if demand.method.info.is_centralized and free is not None and needed > _SHARE * free:
+        raise InputError(
+            f"{label} runs on the complete graph, which with {clients:,} clients needs about {in_words(needed)} of "
+            f"memory, and {in_words(free)} are free; about {int((2 * _SHARE * free / _PER_EDGE) ** 0.5):,} clients "
+            "would fit."
+        )
 
 
 def _remedy(demand: Demand, free: int) -> str:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from gossamer.errors import DataError
+from gossamer.kernels import compile_seconds
 from gossamer.records.record import read_record, record_name
 from gossamer.runtime.measure import measure
 
@@ -82,17 +83,17 @@ def _seconds_per_evaluation(sim: "Simulation", many: int, together: int) -> floa
     snapshot = sim.snapshot()
 
     def seconds(copies: int) -> float:
-        begin = time.perf_counter()
+        begin = time.perf_counter() - compile_seconds()
         measure(sim.problem, snapshot.repeat(copies, 1, 1))
-        return time.perf_counter() - begin
+        return time.perf_counter() - compile_seconds() - begin
 
     with torch.no_grad():
         alone = seconds(1)
-        if many * alone <= _FREE_SECONDS or alone > _FREE_SECONDS:
+        if many * alone <= _FREE_SECONDS:
             return alone
         alone = min(alone, seconds(1))  # the first may have had to warm up
         beside = min(together, _BESIDE)
-        if many * alone <= _FREE_SECONDS or beside == 1:
+        if many * alone <= _FREE_SECONDS or alone > _FREE_SECONDS or beside == 1:
             return alone
         each = max(0.0, (seconds(beside) - alone) / (beside - 1))
     return each + max(0.0, alone - each) / together
