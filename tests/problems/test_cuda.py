@@ -42,6 +42,22 @@ MAKERS: dict[str, Any] = {
 }
 
 
+@pytest.fixture
+def without_compiling(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes half a minute for each network."""
+    monkeypatch.setenv("GOSSAMER_COMPILE", "0")
+
+
+def test_compiled_gradients() -> None:
+    one, two = (P.cnn("digits", clients=4, gradients=kind, device="cuda") for kind in ("compiled", "vmap"))
+    x = one.x0() + 0.1 * torch.randn(8, one.d, device="cuda")
+    batch = torch.randint(0, one.rows_per_client, (8, 5), device="cuda")
+    scale = float(two.gradient(x, batch).abs().max())
+    torch.testing.assert_close(one.gradient(x, batch), two.gradient(x, batch), rtol=1e-3, atol=1e-4 * scale)
+    assert torch.equal(one.gradient(x), two.gradient(x)), "over all rows they are not compiled"
+
+
+@pytest.mark.usefixtures("without_compiling")
 @pytest.mark.parametrize("name", MAKERS)
 def test_gradients_and_measurements(name: str) -> None:
     one, two = (MAKERS[name](clients=4, dtype="float64", device=device) for device in ("cpu", "cuda"))
@@ -71,7 +87,8 @@ def test_convolutions_are_compiled_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> 
     problem = P.module_problem(normed(), IMAGES, clients=4, partition="iid", device="cuda")
     assert problem.gradients == "compiled", "batch norm, too"
     monkeypatch.setenv("GOSSAMER_COMPILE", "0")
-    assert P.cnn("digits", clients=4, device="cuda").gradients == "vmap"
+    problem = P.module_problem(normed(), IMAGES, clients=4, partition="iid", device="cuda")
+    assert problem.gradients == "vmap"
     buffers = problem.new_buffers(4)
     x = problem.x0().expand(4, -1).contiguous()
     problem.gradient(x, torch.zeros(4, 3, dtype=torch.int64, device="cuda"), buffers)
