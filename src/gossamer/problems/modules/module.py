@@ -17,6 +17,7 @@ from gossamer.problems.data.datasets import Dataset, load
 from gossamer.problems.data.holdings import Rows
 from gossamer.problems.data.partition import Partition, split
 from gossamer.problems.modules.closed import LayerStack
+from gossamer.problems.modules.judged import for_gradients
 from gossamer.problems.modules.replay import Buffers, Compiled, Function, Replay, can_compile, can_replay
 from gossamer.problems.modules.trial import Loss, module_content, own_generator, try_out
 
@@ -46,6 +47,7 @@ class ModuleProblem(DataProblem):
             raise InputError(f"The module cannot be copied: {str(error).split(chr(10))[0].rstrip('.')}.") from None
         self.module, self.loss = own.train(), loss
         self._judged = copy.deepcopy(own).eval()
+        self._sloped = for_gradients(self._judged) if rows.features.is_cuda else self._judged
         trained = {name: p for name, p in own.named_parameters() if p.requires_grad}
         if any(isinstance(p, nn.parameter.UninitializedParameter) for p in trained.values()):
             raise InputError("The module has lazy parameters; call it once on a batch to initialise them.")
@@ -253,7 +255,7 @@ class ModuleProblem(DataProblem):
         with torch.enable_grad():
             leaf = model[: self.d].detach().to(self.device, self.dtype).requires_grad_()
             for some, share in self._pieces():
-                loss = self._loss(self._judged, leaf, extra, rows.inputs(some), rows.labels[some])
+                loss = self._loss(self._sloped, leaf, extra, rows.inputs(some), rows.labels[some])
                 gradient += torch.autograd.grad(loss, leaf)[0].double() * share
                 total += loss.detach().double() * share
         return total, gradient
