@@ -17,6 +17,9 @@ from torch import Tensor
 from gossamer.errors import check_integer
 from gossamer.kernels import Keys, Stream, below, uniform
 
+STREAMS = "philox4x32-10"
+"""Where the numbers come from: part of a run's identity."""
+
 
 class Streams:
     """The random streams of rows; row r belongs to client `clients[r % n]` in the run with seed `seeds[r // n]`."""

@@ -61,6 +61,11 @@ def backend(device: torch.device) -> Any:
     return reference if _only_reference.get() else _compiled(device.type)
 
 
+def kernels_on(device: torch.device) -> str:
+    """The name of the loops that run on a device: cpu, cuda or reference."""
+    return str(backend(device).__name__).rpartition(".")[2]
+
+
 @cache
 def _compiled(kind: str) -> Any:
     name, library = {"cpu": ("cpu", "numba"), "cuda": ("cuda", "triton")}.get(kind, ("reference", ""))

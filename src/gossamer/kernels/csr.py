@@ -1,8 +1,9 @@
 """Rows of data that are mostly zero, in compressed form, and the readable loops of linear models on them.
 
 The loops exist compiled, too (`cpu/examples.py`). Both add up gradients in float64 in one order, and round the
-derivatives of the losses differently. Gradients over rows a with derivatives p differ by at most 1e-5 (float32) or
-1e-12 (float64) times the mean of ||a|| max(1, ||p||).
+derivatives of the losses differently. Where each column has one value, the compiled loops multiply the finished sums by
+it. Gradients over rows a with derivatives p differ by at most 1e-5 (float32) or 1e-12 (float64) times the mean of
+||a|| max(1, ||p||).
 """
 
 from collections.abc import Sequence
@@ -101,7 +102,7 @@ def _factors(indptr: Array, indices: Array, values: Array, width: int) -> tuple[
     """`columns` and `signs` of compressed rows; None and None if a column has several values, or a row both signs."""
     if width > _NARROW:
         return None, None
-    lengths = np.diff(indptr)
+    lengths = np.diff(indptr).astype(np.int64)
     signs = np.ones(len(lengths), np.int8)
     columns = np.zeros(width, values.dtype)
     columns[indices] = values

@@ -17,9 +17,11 @@ from gossamer.algorithms.base import Accepts, Algorithm
 from gossamer.compression.base import Compressor
 from gossamer.errors import InputError
 from gossamer.fingerprint import digest
+from gossamer.kernels import kernels_on
 from gossamer.problems.base import Problem
 from gossamer.records.schema import Header, plain
 from gossamer.records.typed import Settings, read_as
+from gossamer.streams import STREAMS
 from gossamer.topology import Mixing
 
 _MOST_CLIENTS, _MOST_EDGES, _MOST_LABELS = 500, 2000, 60  # that a record keeps for a picture
@@ -52,6 +54,8 @@ def settings(method: Algorithm, problem: Problem, mixing: Mixing, about: Setting
             "device": problem.device.type,
             "torch": str(torch.__version__),
             "numpy": np.__version__,
+            "streams": STREAMS,
+            "kernels": kernels_on(problem.device),
         },
     }
     return dict(json.loads(json.dumps(every)))

@@ -28,6 +28,7 @@ from gossamer.runtime.processes.leaving import close_at_exit
 from gossamer.runtime.processes.ranks import Ranks
 from gossamer.runtime.transport.base import Open
 from gossamer.runtime.tuning.caution import warn_of_gamma
+from gossamer.streams import STREAMS
 from gossamer.topology import MixingMatrix
 
 _GOSSIP_SHRINKS = 1000.0  # how much closer the models come by gossip alone, unless told otherwise
@@ -143,6 +144,7 @@ class DecentralizedOptimizer(torch.optim.Optimizer):
         shapes = [list(p.shape) for p in self._parameters]
         return {
             "Gossamer's version": __version__,
+            "the random streams": STREAMS,
             **{f"the method's {name}": value for name, value in describe_method(self._method).items()},
             "the mixing matrix": digest(self._mixing.matrix),
             "the number of parameters": x.shape[1],
