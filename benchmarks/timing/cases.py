@@ -294,8 +294,10 @@ class Answers:
             assert make is not None
             self.work, self.kept = make(self.setting), (case, side)
             self.warm_up = _seconds(self.work, self.work.least)
-            if self.warm_up < 1:  # the first round compiles; one that takes long needs no more warming
-                self.warm_up += _seconds(self.work, max(3, self.work.least))
+            again = _seconds(self.work, self.work.least)  # the first round compiles
+            if again < 1:  # rounds that take long need no more warming; others are replayed after some
+                again += _seconds(self.work, max(8, self.work.least))
+            self.warm_up += again
             self.rounds = rounds_per_turn(partial(_seconds, self.work), self.work.least, self.setting)
         assert self.work is not None
         taken = _seconds(self.work, self.rounds)
