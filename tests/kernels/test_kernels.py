@@ -57,7 +57,7 @@ def vectors(draw: st.DrawFn) -> tuple[Tensor, Tensor | None, Blocks, torch.dtype
 
 
 @given(vectors(), st.sampled_from(sorted(KINDS)), st.floats(1, 100))
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=60)
 def test_dithering(given: Any, highest: int, tau: float) -> None:
     x, own, blocks, dtype = given
     with np.errstate(all="ignore"):
@@ -73,7 +73,7 @@ def test_dithering(given: Any, highest: int, tau: float) -> None:
 
 
 @given(vectors())
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=40)
 def test_signs_and_powers(given: Any) -> None:
     x, own, blocks, dtype = given
     for expected, found in (
@@ -84,7 +84,7 @@ def test_signs_and_powers(given: Any) -> None:
 
 
 @given(vectors(), st.integers(1, 50))
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=40)
 def test_the_largest_and_ties(given: Any, k: int) -> None:
     x, _, blocks, _ = given
     assert torch.equal(cpu.largest(x.abs(), blocks, k), reference.largest(x.abs(), blocks, k))
@@ -92,7 +92,7 @@ def test_the_largest_and_ties(given: Any, k: int) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @given(rows=st.integers(1, 5), width=st.integers(0, 200), t=st.integers(0, 2**32 - 1))
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=25)
 def test_uniform_numbers(dtype: torch.dtype, rows: int, width: int, t: int) -> None:
     assert torch.equal(cpu.uniform(stream(rows, t), width, dtype), reference.uniform(stream(rows, t), width, dtype))
 
@@ -118,7 +118,7 @@ def test_mixing(graph: str, a: float, dtype: torch.dtype) -> None:
 
 
 @given(width=st.integers(1, 63), count=st.integers(0, 70), data=st.data())
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=40)
 def test_packing(width: int, count: int, data: st.DataObject) -> None:
     values = data.draw(hnp.arrays("int64", (2, count), elements=st.integers(0, 2**width - 1)))
     packed = cpu.pack(values, width)

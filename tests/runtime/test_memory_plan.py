@@ -48,6 +48,7 @@ STEPS = {"lr": 0.05, "gamma": 0.2}
 
 
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="the peak is read from /proc")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "case",
     [

@@ -258,11 +258,14 @@ def _many_outputs(models: Any, z: Any, factors: Any, ends: Any, indices: Any, va
 
 @jit()
 def _add_losses(sums: Any, each: Any, weights: Any, rows: int) -> None:
-    """sums[m] += weight times the loss of each row."""
+    """sums[m] += weight times the loss of each row; block by block, because one long sum would lose digits."""
+    part = np.zeros(sums.shape[0])
     for r in range(rows):
         weight = weights[r] if weights.shape[0] else 1.0
         for m in range(sums.shape[0]):
-            sums[m] += weight * np.float64(each[r, m])
+            part[m] += weight * np.float64(each[r, m])
+    for m in range(sums.shape[0]):
+        sums[m] += part[m]
 
 
 @jit()
