@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import gossamer as gs
-from gossamer.kernels import only_reference, reference
+from gossamer.kernels import cpu, only_reference, reference
 from gossamer.streams import Streams
 
 
@@ -71,6 +71,7 @@ def test_the_generator_gives_its_published_vectors(counter: str, key: str, words
 def test_where_each_number_comes_from(backend: str, dtype: torch.dtype) -> None:
     """The definition that another runtime has to reproduce."""
     seed, client, t = 11 << 32 | 5, 2, 7
+    assert cpu  # which loads the kernels
     with only_reference() if backend == "reference" else contextlib.nullcontext():
         drawn = Streams([seed], [client]).uniform("batch", t, 150, dtype)[0].tolist()
     for j, number in enumerate(drawn):

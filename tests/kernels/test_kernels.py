@@ -187,7 +187,7 @@ def test_compiled_code_is_kept_where_it_can_be(writable: bool, tmp_path: Path) -
     script = """
 import torch
 from gossamer.streams import Streams
-print(Streams([0], [0]).uniform("x", 0, 3, torch.float32).sum() > 0)
+print(Streams([0], [0]).uniform("x", 0, 5000, torch.float32).sum() > 0)
 """
     done = subprocess.run(
         [sys.executable, "-c", script],
@@ -298,7 +298,7 @@ logging.basicConfig(level=logging.INFO, format="%(message)s")
 import torch, gossamer as gs
 from gossamer import kernels
 assert kernels.backend(torch.device("cpu")) is kernels.reference
-method, problem = gs.BEER(lr=0.1, gamma=0.3, compressor=gs.gsgd(5)), gs.quadratic(clients=4, d=5)
+method, problem = gs.BEER(lr=0.1, gamma=0.3, compressor=gs.gsgd(5)), gs.quadratic(clients=4, d=2000)
 run = gs.simulate(method, problem, gs.mixing_matrix(gs.ring(4)), rounds=5)
 print(float(run.x.sum()))
 """
@@ -306,7 +306,7 @@ print(float(run.x.sum()))
     assert done.stderr.count("numba cannot be used") == 1
     run = gs.simulate(
         gs.BEER(lr=0.1, gamma=0.3, compressor=gs.gsgd(5)),
-        gs.quadratic(clients=4, d=5),
+        gs.quadratic(clients=4, d=2000),
         gs.mixing_matrix(gs.ring(4)),
         rounds=5,
     )

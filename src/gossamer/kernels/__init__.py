@@ -7,6 +7,7 @@ reference runs in their place.
 
 import contextlib
 import importlib
+import importlib.util
 import logging
 import sys
 import time
@@ -56,14 +57,35 @@ def only_reference() -> Iterator[None]:
         _only_reference.reset(token)
 
 
-def backend(device: torch.device) -> Any:
-    """The module whose loops run on a device."""
-    return reference if _only_reference.get() else _compiled(device.type)
+_PAYS = 4096  # numbers from which a kernel saves more than loading it costs, whatever comes after
+_SMALL_CALLS = 2000  # of less work each, after which loading the kernels pays too
+_small_calls = iter(range(_SMALL_CALLS))
+
+
+def is_loaded() -> bool:
+    """Whether the compiled kernels of the CPU are there."""
+    return "gossamer.kernels.cpu" in sys.modules
+
+
+def backend(device: torch.device, numbers: int = _PAYS) -> Any:
+    """The module whose loops run on a device, for so many numbers.
+
+    Loading numba and its kernels takes half a second, and compiling them ten. A short run of a small problem does
+    without: the reference gives the same bits.
+    """
+    if _only_reference.get():
+        return reference
+    if device.type == "cpu" and numbers < _PAYS and not is_loaded() and next(_small_calls, None) is not None:
+        return reference
+    return _compiled(device.type)
 
 
 def kernels_on(device: torch.device) -> str:
     """The name of the loops that run on a device: cpu, cuda or reference."""
-    return str(backend(device).__name__).rpartition(".")[2]
+    library = {"cpu": "numba", "cuda": "triton"}.get(device.type)
+    if library is None or _only_reference.get() or sys.modules.get(library, sys) is None:
+        return "reference"
+    return device.type if importlib.util.find_spec(library) else "reference"
 
 
 @cache
@@ -82,7 +104,7 @@ _LINES_FROM = 1 << 15  # numbers from which lines are computed in one pass on a 
 
 def has_lines(x: Tensor) -> bool:
     """Whether lines of tensors like x are worth computing in one pass."""
-    return (x.is_cuda or x.numel() >= _LINES_FROM or is_recording()) and backend(x.device) is not reference
+    return (x.is_cuda or x.numel() >= _LINES_FROM or is_recording()) and backend(x.device, x.numel()) is not reference
 
 
 _elsewhere: list[float] = []
@@ -106,13 +128,13 @@ def compiling() -> Iterator[None]:
 
 def uniform(stream: Stream, width: int, dtype: torch.dtype) -> Tensor:
     """(rows, width) numbers in [0, 1), as the stream says."""
-    drawn: Tensor = backend(stream.keys.seeds.device).uniform(stream, width, dtype)
+    drawn: Tensor = backend(stream.keys.seeds.device, len(stream.keys.seeds) * width).uniform(stream, width, dtype)
     return drawn
 
 
 def below(stream: Stream, high: Tensor, width: int) -> Tensor:
     """(rows, width) integers below a number for all, or for each client; see `reference.below`."""
-    drawn: Tensor = backend(stream.keys.seeds.device).below(stream, high, width)
+    drawn: Tensor = backend(stream.keys.seeds.device, len(stream.keys.seeds) * width).below(stream, high, width)
     return drawn
 
 
@@ -142,25 +164,27 @@ def dither(
     kind: torch.dtype,
 ) -> Dithered:
     """Levels of value - own, and the surrogate moved by them; see `reference.dither`."""
-    levels: Dithered = backend(value.device).dither(value, own, stream, blocks, highest, tau, dtype, kind)
+    levels: Dithered = backend(value.device, value.numel()).dither(
+        value, own, stream, blocks, highest, tau, dtype, kind
+    )
     return levels
 
 
 def signs(value: Tensor, own: Tensor | None, blocks: Blocks, dtype: torch.dtype) -> Signed:
     """Signs of value - own with one scale per block, and the surrogate moved by them; see `reference.signs`."""
-    found: Signed = backend(value.device).signs(value, own, blocks, dtype)
+    found: Signed = backend(value.device, value.numel()).signs(value, own, blocks, dtype)
     return found
 
 
 def powers(value: Tensor, own: Tensor | None, stream: Stream, dtype: torch.dtype) -> Powered:
     """value - own in powers of two, and the surrogate moved by them; see `reference.powers`."""
-    found: Powered = backend(value.device).powers(value, own, stream, dtype)
+    found: Powered = backend(value.device, value.numel()).powers(value, own, stream, dtype)
     return found
 
 
 def largest(x: Tensor, blocks: Blocks, k: int) -> Tensor:
     """The places of the k largest numbers of each block; see `reference.largest`."""
-    places: Tensor = backend(x.device).largest(x, blocks, k)
+    places: Tensor = backend(x.device, x.numel()).largest(x, blocks, k)
     return places
 
 
@@ -172,13 +196,13 @@ def keep(x: Tensor, own: Tensor, blocks: Blocks, k: int) -> Kept:
 
 def make_mixer(w: Any, device: torch.device) -> Mixer:
     """What multiplies rows by W, a SciPy matrix in compressed rows."""
-    mixer: Mixer = backend(device).Mixer(w, device)
+    mixer: Mixer = backend(device, 0).Mixer(w, device)
     return mixer
 
 
 def pack(values: Any, width: int) -> reference.Bytes:
     """Unsigned integers of a fixed width as bytes; see `reference.pack`."""
-    packed: reference.Bytes = backend(torch.device("cpu")).pack(values, width)
+    packed: reference.Bytes = backend(torch.device("cpu"), values.size).pack(values, width)
     return packed
 
 
@@ -192,7 +216,7 @@ def pack_rows(values: Tensor, shift: int, width: int) -> reference.Bytes:
 
 def unpack(payload: bytes, count: int, width: int) -> Any:
     """What `pack` wrote."""
-    return backend(torch.device("cpu")).unpack(payload, count, width)
+    return backend(torch.device("cpu"), count).unpack(payload, count, width)
 
 
 def linear_gradients(examples: Examples, x: Tensor, batch: Tensor | None, nonconvex: float, l2: float) -> Tensor:

@@ -6,7 +6,7 @@ from torch import Tensor
 from gossamer.algorithms.base import Algorithm, State
 from gossamer.algorithms.surrogate import Outgoing, Slots
 from gossamer.compression.base import Message
-from gossamer.kernels import Mixer, make_mixer
+from gossamer.kernels import Mixer, is_loaded, make_mixer
 from gossamer.runtime.exchange.edges import Edges, per_edge
 from gossamer.topology import MixingMatrix, complete, mixing_matrix
 from gossamer.topology.schedule import Mixing
@@ -54,7 +54,7 @@ class RowExchange:
         self.packets: list[tuple[Outgoing, ...]] = []
         """What was sent in the round under way: one entry per exchange."""
         self.edges = None if isinstance(mixing, MixingMatrix) else Edges(mixing, range(mixing.clients), device)
-        self._mixers = dict[int, Mixer]()
+        self._mixers = dict[tuple[int, bool], Mixer]()
         self.zero = torch.zeros((), dtype=torch.float64, device=device)
         self._t = 0
 
@@ -78,9 +78,10 @@ class RowExchange:
     def mixer(self) -> Mixer:
         """What multiplies rows by W_t."""
         w = self.mixing.at(self._t)
-        if id(w) not in self._mixers:
-            self._mixers[id(w)] = make_mixer(w.sparse, self.device)
-        return self._mixers[id(w)]
+        key = id(w), is_loaded()  # a mixer of the reference is replaced once there are kernels
+        if key not in self._mixers:
+            self._mixers[key] = make_mixer(w.sparse, self.device)
+        return self._mixers[key]
 
     def mix(self, x: Tensor) -> Tensor:
         """X W_t."""
