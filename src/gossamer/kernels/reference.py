@@ -135,16 +135,18 @@ def _in_lanes(x: Tensor) -> Tensor:
     padded = torch.nn.functional.pad(x, (0, -x.shape[1] % LANES)).view(len(x), -1, LANES)
     if padded.is_cuda:
         return padded.sum(dim=(1, 2))
-    lanes = np.add.reduce(padded.numpy(), axis=1)  # one after another: only sums along the last axis go in pairs
-    while lanes.shape[1] > 1:
-        half = lanes.shape[1] // 2
-        lanes = lanes[:, :half] + lanes[:, half:]
+    with np.errstate(over="ignore", invalid="ignore"):  # the session reports divergence
+        lanes = np.add.reduce(padded.numpy(), axis=1)  # one after another: only sums along the last axis go in pairs
+        while lanes.shape[1] > 1:
+            half = lanes.shape[1] // 2
+            lanes = lanes[:, :half] + lanes[:, half:]
     return torch.from_numpy(lanes[:, 0])
 
 
 def _root(x: Tensor) -> Tensor:
     """Rounded to the nearest, which the root of torch is not always."""
-    return x.sqrt() if x.is_cuda else torch.from_numpy(np.sqrt(x.numpy()))
+    with np.errstate(invalid="ignore"):
+        return x.sqrt() if x.is_cuda else torch.from_numpy(np.sqrt(x.numpy()))
 
 
 class Signed(NamedTuple):
