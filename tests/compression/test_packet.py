@@ -184,8 +184,8 @@ sys.path.insert(0, {str(Path(__file__).parent)!r})
 import gossamer as gs
 from test_packet import small_packets_of_large_messages
 d = 1 << 22
-for small in small_packets_of_large_messages(2000).values():
-    gs.compression.decode(small).dense()  # tables are built on first use
+for small in small_packets_of_large_messages(20_000).values():
+    gs.compression.decode(small).dense()  # tables are built, and kernels and libraries loaded, on first use
 used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (used + 16 * 4 * d,) * 2)
 for kind, buffer in small_packets_of_large_messages(d).items():

@@ -297,7 +297,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"loss": nn.CrossEntropyLoss(reduction="none")}, r"must be one number, the mean over its rows, got \(4,\)"),
     ({"loss": lambda output, labels: 1.0}, "must be one number, the mean over its rows, got float"),
     ({"loss": 5}, "`loss` must be a function"),
-    ({"gradients": "fast"}, "`gradients` must be one of 'auto', 'closed', 'vmap', 'loop'; got 'fast'"),
+    ({"gradients": "fast"}, "`gradients` must be one of 'auto', 'closed', 'compiled', 'vmap', 'loop'; got 'fast'"),
     ({"gradients": "closed", "module": nn.Sequential(nn.Linear(6, 4), nn.GELU())}, "Closed forms exist for"),
     ({"gradients": "vmap", "module": dropping()}, "that draws random numbers needs gradients='loop', got 'vmap'"),
     ({"pixels": "dim"}, "`pixels` must be one of"),

@@ -193,7 +193,7 @@ def _measure(
     lanes, many, total = models.shape[1], sums.shape[0], targets.shape[0]
     rows = max(1, _NUMBERS // lanes)
     z, each = np.empty((rows, lanes), models.dtype), np.empty((rows, many), models.dtype)
-    factors = np.ones(rows, models.dtype)
+    factors, lost = np.ones(rows, models.dtype), np.zeros(many)
     for begin in range(0, total, rows):
         some = min(rows, total - begin)
         labels, ends = classes[begin : begin + some], indptr[begin : begin + some + 1]
@@ -206,7 +206,7 @@ def _measure(
             _softmax(z, each, labels, derive, hits)
         else:
             _squares(z, each, labels)
-        _add_losses(sums, each, weights[begin : begin + some], some)
+        _add_losses(sums, lost, each, weights[begin : begin + some], some)
         if derive:
             _add_many(gradient, z, factors, weights[begin : begin + some], ends, indices, values)
     if derive and columns is not None:
@@ -257,15 +257,15 @@ def _many_outputs(models: Any, z: Any, factors: Any, ends: Any, indices: Any, va
 
 
 @jit()
-def _add_losses(sums: Any, each: Any, weights: Any, rows: int) -> None:
-    """sums[m] += weight times the loss of each row; block by block, because one long sum would lose digits."""
-    part = np.zeros(sums.shape[0])
+def _add_losses(sums: Any, lost: Any, each: Any, weights: Any, rows: int) -> None:
+    """sums[m] += weight times the loss of each row; `lost` has the digits that the sums have lost so far (Kahan)."""
     for r in range(rows):
         weight = weights[r] if weights.shape[0] else 1.0
         for m in range(sums.shape[0]):
-            part[m] += weight * np.float64(each[r, m])
-    for m in range(sums.shape[0]):
-        sums[m] += part[m]
+            one = weight * np.float64(each[r, m]) - lost[m]
+            total = sums[m] + one
+            rest = (total - sums[m]) - one
+            lost[m], sums[m] = rest if np.isfinite(rest) else 0.0, total  # an infinite loss stays infinite
 
 
 @jit()
