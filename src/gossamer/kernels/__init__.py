@@ -24,6 +24,7 @@ from gossamer.kernels.blocks import Blocks as Blocks
 from gossamer.kernels.csr import Csr as Csr
 from gossamer.kernels.csr import Examples as Examples
 from gossamer.kernels.csr import Loss as Loss
+from gossamer.kernels.layers import Layers as Layers
 from gossamer.kernels.lines import Line as Line
 from gossamer.kernels.lines import difference as difference
 from gossamer.kernels.lines import subtract as subtract
@@ -223,6 +224,12 @@ def linear_gradients(examples: Examples, x: Tensor, batch: Tensor | None, noncon
     """Gradients of linear models on sparse rows; see `csr.linear_gradients`."""
     gradients: Tensor = backend(x.device).linear_gradients(examples, x, batch, nonconvex, l2)
     return gradients
+
+
+def layer_gradients(layers: Layers, x: Tensor, batch: Tensor) -> Tensor | None:
+    """Gradients of networks of linear layers; None where there is no kernel, and torch's own products are as good."""
+    found = getattr(backend(x.device, x.numel() * batch.shape[1]), "layer_gradients", None)
+    return None if found is None else found(layers, x, batch)
 
 
 def linear_measures(examples: Examples, models: Tensor, *, derive: bool) -> tuple[Tensor, Tensor]:

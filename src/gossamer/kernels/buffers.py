@@ -1,7 +1,10 @@
 """Large results in memory that is used again: fresh pages cost more than the arithmetic that fills them."""
 
+import contextlib
 import math
 import sys
+from collections.abc import Iterator, Sequence
+from contextvars import ContextVar
 from typing import Any
 
 import numpy as np
@@ -18,12 +21,45 @@ _NUMPY: dict[torch.dtype, Any] = {
 _kept: dict[int, list[Array]] = {}
 
 
-def empty(shape: tuple[int, ...], dtype: torch.dtype) -> tuple[Tensor, Array]:
-    """A tensor on the CPU with any content, and its array. Memory is used again once nothing refers to it any more."""
-    kind = _NUMPY[dtype]
-    size = math.prod(shape) * kind.itemsize
-    array = np.empty(shape, kind) if size < _LARGE else _block(size).view(kind).reshape(shape)
+def empty(shape: tuple[int, ...], dtype: torch.dtype, over: Sequence[Array] = ()) -> tuple[Tensor, Array]:
+    """A tensor on the CPU with any content, and its array. Memory is used again once nothing refers to it any more.
+
+    As far as this kernel is concerned, any of `over` could be written over.
+    """
+    kind, noted = _NUMPY[dtype], _noted.get()
+    if noted is not None and noted.given is not None:
+        array = noted.given[len(noted.arrays)]
+        if (array.shape, array.dtype) != (shape, kind):
+            raise ValueError(f"memory for {array.shape} {array.dtype} was prepared, but {shape} {kind} is asked for")
+    else:
+        size = math.prod(shape) * kind.itemsize
+        array = np.empty(shape, kind) if size < _LARGE else _block(size).view(kind).reshape(shape)
+    if noted is not None:
+        noted.arrays.append(array)
+        noted.over.append([one.ctypes.data for one in over])
     return torch.from_numpy(array), array
+
+
+class Noted:
+    """The memory that kernels asked for, in its order; or that they are to be given."""
+
+    def __init__(self, given: Sequence[Array] | None = None) -> None:
+        self.given, self.arrays = given, list[Array]()
+        self.over: list[list[int]] = []
+        """The addresses of what each could have been written over."""
+
+
+_noted: ContextVar[Noted | None] = ContextVar("noted", default=None)
+
+
+@contextlib.contextmanager
+def noting(noted: Noted) -> Iterator[None]:
+    """Note what `empty` returns inside; nothing of it is used twice."""
+    token = _noted.set(noted)
+    try:
+        yield
+    finally:
+        _noted.reset(token)
 
 
 def _block(size: int) -> Array:

@@ -19,6 +19,7 @@ from scipy import sparse
 from torch import Tensor
 
 from gossamer.errors import InputError
+from gossamer.kernels.layers import refuse_row
 
 Array = npt.NDArray[Any]
 _NUMBERS = 1 << 20  # entries and coordinates handled at once
@@ -178,9 +179,7 @@ class Examples:
     def refuse(self, model: int, batch: Array) -> NoReturn:
         """Raise an error for the minibatch of a model, which has a row that its client does not have."""
         client = model % len(self.counts)
-        most = self.counts[client]
-        row = int(batch[(batch < 0) | (batch >= most)][0])
-        raise InputError(f"The minibatch of client {client} has row {row}, but the client has rows 0 to {most - 1}.")
+        refuse_row(client, self.counts[client], batch)
 
 
 def _array(tensor: Tensor) -> Array:

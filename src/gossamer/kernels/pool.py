@@ -1,13 +1,17 @@
-"""Threads for kernels: rows are split in a fixed way, so that results do not depend on the number of threads."""
+"""Threads for kernels: rows are split in a fixed way, so that results do not depend on the number of threads.
+
+Kernels that are noted can be called again as a chain: some rows go through all of them while they are in the cache.
+"""
 
 import contextlib
+import importlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
 from functools import cache
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -22,12 +26,20 @@ class Call(NamedTuple):
     """Numbers to compute."""
     function: Callable[[int, int], bool | None]
     """Takes a range of rows; says whether all is well, if it knows."""
+    across: tuple[int, int] | None = None
+    """Of a kernel that reads other rows than its own: the addresses of what it reads so, and of what it writes."""
+    is_blas: bool = False
+    """Whether it calls a BLAS, which must then keep to one thread."""
 
     def run(self) -> bool:
         """At once if there is little work, else in as many threads as torch has, or as `workers` says.
 
         Returns whether all is well.
         """
+        with blas().limit(limits=1) if self.is_blas else contextlib.nullcontext():
+            return self._run()
+
+    def _run(self) -> bool:
         count = min(self.rows, _most.get() or torch.get_num_threads()) if self.work >= _WORTH else 1
         if count <= 1:
             return self.function(0, self.rows) is not False
@@ -71,12 +83,66 @@ def is_recording() -> bool:
     return _recorded.get() is not None
 
 
-def split(rows: int, work: float, function: Callable[[int, int], bool | None]) -> bool:
-    """Call function(begin, end) for all rows, and say whether all is well."""
-    call, recorded = Call(rows, work, function), _recorded.get()
+def split(
+    rows: int,
+    work: float,
+    function: Callable[[int, int], bool | None],
+    across: tuple[int, int] | None = None,
+    *,
+    is_blas: bool = False,
+) -> bool:
+    """Call function(begin, end) for all rows, and say whether all is well; see `Call`."""
+    call, recorded = Call(rows, work, function, across, is_blas), _recorded.get()
     if recorded is not None:
         recorded.append(call)
     return call.run()
+
+
+_AT_ONCE = 1 << 17  # numbers that go through a chain at once
+
+
+def chained(calls: Sequence[Call]) -> list[Call]:
+    """The same work in fewer calls: kernels in a row that need only their own rows become one.
+
+    No two of them may write to the same memory.
+    """
+    chains: list[list[Call]] = []
+    for call in calls:
+        if not chains or not _can_follow(chains[-1], call):
+            chains.append([])
+        chains[-1].append(call)
+    return [chain[0] if len(chain) == 1 else _chain(chain) for chain in chains]
+
+
+def _can_follow(chain: list[Call], call: Call) -> bool:
+    """Whether all rows that a call reads are there when the chain has done the same rows."""
+    if call.rows != chain[0].rows:
+        return False
+    return call.across is None or all(one.across and one.across[1] != call.across[0] for one in chain)
+
+
+def _chain(chain: list[Call]) -> Call:
+    rows, functions = chain[0].rows, [one.function for one in chain]
+    many = max(1, int(_AT_ONCE * rows / max(1, *(one.work for one in chain if not one.is_blas))))
+
+    def run(begin: int, end: int) -> bool:
+        for first in range(begin, end, many):
+            last = min(end, first + many)
+            for function in functions:
+                if function(first, last) is False:
+                    return False
+        return True
+
+    return Call(rows, sum(one.work for one in chain), run, is_blas=any(one.is_blas for one in chain))
+
+
+@cache
+def blas() -> Any:
+    """The controller of NumPy's and SciPy's BLAS; cached because finding them takes milliseconds."""
+    importlib.import_module("scipy.linalg.cython_blas")  # whose functions numba calls
+    from threadpoolctl import ThreadpoolController
+
+    return ThreadpoolController().select(internal_api="openblas")
 
 
 @cache

@@ -1,11 +1,12 @@
 """Products of models and data rows, whose sums do not depend on what else is computed at the same time."""
 
-from functools import cache
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+
+from gossamer.kernels.pool import blas
 
 # A BLAS picks its order of sums by the number of matrices, their alignment in memory
 # and its threads. The gradient of a client would then depend on how many clients and seeds share a call, and a dithered
@@ -30,13 +31,5 @@ def combination(p: Tensor, a: Tensor) -> Tensor:
 def _product(subscripts: str, left: Any, right: Any, as_matrices: Any) -> Tensor:
     if 1 in (left.shape[1], right.shape[1]):  # a BLAS sums vectors in an order that depends on alignment
         return torch.from_numpy(np.einsum(subscripts, left, right, optimize=False))
-    with _blas().limit(limits=1):
+    with blas().limit(limits=1):
         return torch.from_numpy(np.matmul(left, as_matrices))
-
-
-@cache
-def _blas() -> Any:
-    """The controller of NumPy's BLAS; cached because finding it takes milliseconds."""
-    from threadpoolctl import ThreadpoolController
-
-    return ThreadpoolController().select(internal_api="openblas")

@@ -7,6 +7,7 @@ from gossamer.kernels.cpu.mixer import Mixer
 from gossamer.kernels.cpu.packing import pack, unpack
 from gossamer.kernels.cpu.philox import below, uniform
 from gossamer.kernels.cpu.selection import keep, largest
+from gossamer.kernels.cpu.stack import layer_gradients
 from gossamer.kernels.cpu.symbols import powers, signs
 
 __all__ = [
@@ -15,6 +16,7 @@ __all__ = [
     "dither",
     "keep",
     "largest",
+    "layer_gradients",
     "linear_gradients",
     "linear_measures",
     "lines",

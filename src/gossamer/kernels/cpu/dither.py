@@ -96,8 +96,12 @@ def _round_at_random(e: Any, u: Any, by: Any, highest: Any, levels: Any) -> None
 
 @jit()
 def _moved(own: Any, w: Any, s: Any, out: Any) -> None:
-    for j in range(len(out)):
-        out[j] = own[j] + w[j] * s
+    if own.ctypes.data == out.ctypes.data:
+        for j in range(len(out)):  # in place: said so, the loop is compiled for it
+            out[j] += w[j] * s
+    else:
+        for j in range(len(out)):
+            out[j] = own[j] + w[j] * s
 
 
 @jit()
@@ -164,8 +168,9 @@ def dither(
     where, sizes = place(stream), _sizes(highest, tau, dtype)
     numbers, norm_and_scale = empty((2, rows, len(blocks.lengths)), dtype)
     levels, symbols = empty(shape, kind)
-    moved, to = (None, None) if own is None else empty(shape, own.dtype)
-    given = x, None if own is None else own.numpy(), *stream.keys.arrays, where, blocks.ends, sizes
+    before = None if own is None else own.numpy()
+    moved, to = (None, None) if own is None else empty(shape, own.dtype, [own.numpy()])
+    given = x, before, *stream.keys.arrays, where, blocks.ends, sizes
     outs = norm_and_scale[0], norm_and_scale[1], symbols, to
     is_finite = split(rows, x.size, lambda begin, end: bool(_dither_rows(*given, *outs, begin, end)))
     return Dithered(numbers[0], numbers[1], levels, moved, is_finite)

@@ -357,10 +357,14 @@ def linear_gradients(examples: Examples, x: Tensor, batch: Tensor | None, noncon
     bad: list[int] = []
     entries = examples.entries * (len(examples.rows) / len(examples.counts) if drawn is None else drawn.shape[1])
     work = len(models) * examples.outputs * int(2 * entries + examples.rows.width)
-    split(len(models), work, lambda begin, end: bad.append(_gradients(*given, begin, end)))
-    if drawn is not None and max(bad) >= 0:
-        first = min(model for model in bad if model >= 0)
-        examples.refuse(first, drawn[first])
+
+    def run(begin: int, end: int) -> bool:
+        model = _gradients(*given, begin, end)
+        bad.extend([model] if model >= 0 else [])
+        return bool(model < 0)
+
+    if not split(len(models), work, run) and drawn is not None:
+        examples.refuse(min(bad), drawn[min(bad)])
     return out
 
 

@@ -6,35 +6,22 @@ from typing import Any
 import numba
 import numpy as np
 import torch
-from numba import types
-from numba.core import cgutils
-from numba.extending import intrinsic
 from torch import Tensor
 
 from gossamer.kernels.buffers import empty
 from gossamer.kernels.compile import jit
+from gossamer.kernels.cpu.memory import fetch, pointer
 from gossamer.kernels.lines import Leaf, Op, Program
-from gossamer.kernels.pool import split
+from gossamer.kernels.pool import is_recording, split
 
 Array = np.ndarray[Any, Any]
 carray: Any = numba.carray  # type: ignore[attr-defined]
 
 _BLOCK = 512
+_ROWS = 8  # from which they are shared out evenly enough; of fewer rows, blocks are
 _CODES = {"add": 0, "sub": 1, "mul": 2, "div": 3, "to": 4}
 _WIDEN, _NARROW, _COLUMN = 5, 6, 8  # from float32, to float32; 8 and 9: one number per row, of float64 and float32
 _REGISTER, _MEMORY, _SCALAR = 0, 1, 2  # where an operand is
-
-
-def _as_pointer(context: Any, address: Any) -> Any:
-    """A number as an address."""
-
-    def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.inttoptr(arguments[0], cgutils.voidptr_t)
-
-    return types.voidptr(address), build
-
-
-_pointer: Any = intrinsic(_as_pointer)
 
 
 @jit()
@@ -87,34 +74,36 @@ def _round(out: Any) -> None:
 
 @jit(inline="always")
 def _scalar(address: int, is_single: int) -> Any:
-    number = carray(_pointer(address), (1,), np.float64)[0]
+    number = carray(pointer(address), (1,), np.float64)[0]
     return np.float64(np.float32(number)) if is_single else number
 
 
 @jit()
-def _run(program: Any, addresses: Any, scalars: Any, d: int, begin: int, end: int) -> None:
+def _run(program: Any, addresses: Any, sizes: Any, scalars: Any, d: int, begin: int, end: int) -> None:
     """All operations on the numbers from `begin` to `end`, block by block, each block within one row."""
     space = np.empty((program[-1, 0], _BLOCK))
     start, base = begin, np.int64(space.ctypes.data)
     while start < end:
         many = min(_BLOCK, end - start, d - start % d)
+        for p in range(len(sizes)):  # what the next block reads
+            fetch(addresses[p] + (start + many) * sizes[p], many * sizes[p])
         for p in range(len(program) - 1):
             code, in_a, a, in_b, b, in_out, to, is_single = program[p]
             place = base + to * (8 * _BLOCK) if in_out == 0 else addresses[to] + start * 8
-            out = carray(_pointer(place), (many,), np.float64)
+            out = carray(pointer(place), (many,), np.float64)
             from_a = base + a * (8 * _BLOCK) if in_a == 0 else addresses[a] + start * 8 if in_a == 1 else base
             if code == 5:
-                _copy(carray(_pointer(addresses[a] + start * 4), (many,), np.float32), out)
+                _copy(carray(pointer(addresses[a] + start * 4), (many,), np.float32), out)
             elif code == 6:
-                _copy(carray(_pointer(from_a), (many,), np.float64),
-                      carray(_pointer(addresses[to] + start * 4), (many,), np.float32))  # fmt: skip
+                _copy(carray(pointer(from_a), (many,), np.float64),
+                      carray(pointer(addresses[to] + start * 4), (many,), np.float32))  # fmt: skip
             elif code == 8:
-                out[:] = carray(_pointer(addresses[a] + start // d * 8), (1,), np.float64)[0]
+                out[:] = carray(pointer(addresses[a] + start // d * 8), (1,), np.float64)[0]
             elif code == 9:
-                out[:] = np.float64(carray(_pointer(addresses[a] + start // d * 4), (1,), np.float32)[0])
+                out[:] = np.float64(carray(pointer(addresses[a] + start // d * 4), (1,), np.float32)[0])
             else:
                 from_b = base + b * (8 * _BLOCK) if in_b == 0 else addresses[b] + start * 8 if in_b == 1 else base
-                one, two = carray(_pointer(from_a), (many,), np.float64), carray(_pointer(from_b), (many,), np.float64)
+                one, two = carray(pointer(from_a), (many,), np.float64), carray(pointer(from_b), (many,), np.float64)
                 if in_a == 2:
                     _operate_scalar(code, two, _scalar(scalars[a], is_single), True, out)
                 elif in_b == 2:
@@ -196,24 +185,35 @@ def _cell(scalar: Leaf) -> Array:
     return scalar.numpy() if is_kept else np.array(float(scalar))  # type: ignore[union-attr]
 
 
+def _done_with(program: Program, output: int) -> list[Array]:
+    """The tensors of an output's type that are not read any more when the output is written."""
+    found, is_single = [], program.ops[output].is_single
+    for number, op in enumerate(program.ops[:output]):
+        readers = (k for k, one in enumerate(program.ops) if one.name not in _LEAVES and number in (one.a, one.b))
+        if op.name == "load" and op.is_single == is_single and max(readers, default=0) < output:
+            found.append(program.tensors[op.a].numpy())
+    return found
+
+
 def lines(program: Program) -> list[Tensor]:
     """The outputs of a program: see `reference.lines`."""
     first = program.tensors[0]
-    made = [empty(tuple(first.shape), torch.float32 if program.ops[k].is_single else torch.float64)
-            for k in program.outputs]  # fmt: skip
+    made = [empty(tuple(first.shape), torch.float32 if program.ops[k].is_single else torch.float64,
+                  _done_with(program, k)) for k in program.outputs]  # fmt: skip
     kept = [*program.tensors, *(column.contiguous() for column in program.columns), *(tensor for tensor, _ in made)]
     addresses = np.array([tensor.data_ptr() for tensor in kept], np.int64)
     numbers = [_cell(scalar) for scalar in program.scalars]  # read when the kernel runs
+    sizes = np.array([tensor.element_size() for tensor in program.tensors], np.int64)
     scalars = np.array([number.ctypes.data for number in numbers], np.int64)
     code = _assembled(program.ops, program.outputs, len(program.tensors), len(program.columns))
-    d = first.shape[1]
-    blocks, whole = -(-first.numel() // _BLOCK), first.numel()
-    step, width = _BLOCK, d if program.columns else whole
+    (rows, d), whole = first.shape, first.numel()
+    parts, step = (rows, d) if rows >= _ROWS or is_recording() else (-(-whole // _BLOCK), _BLOCK)
+    width = d if program.columns else whole
 
     def run(begin: int, end: int) -> None:
         assert kept  # addresses alone would not keep their memory
         assert len(numbers) == len(scalars)
-        _run(code, addresses, scalars, width, begin * step, min(end * step, whole))
+        _run(code, addresses, sizes, scalars, width, begin * step, min(end * step, whole))
 
-    split(blocks, whole, run)
+    split(parts, whole, run)
     return [tensor for tensor, _ in made]

@@ -29,8 +29,26 @@ def _add_scaled(sums: Any, q: Any, s: Any, w: float) -> None:
 
 
 @jit()
+def _start_three(sums: Any, q: Any, start: int, at: Any, s: Any, b: int, w: Any) -> None:
+    """The sum over the first three neighbours at once: most clients of thin graphs have no more, themselves included."""
+    one, two, three = q[at[0], start:], q[at[1], start:], q[at[2], start:]
+    u, v, x = w[0], w[1], w[2]
+    if s is None:
+        for j in range(len(sums)):
+            sums[j] = ((0.0 + u * np.float64(one[j])) + v * np.float64(two[j])) + x * np.float64(three[j])
+    else:
+        a, c, d, kind = s[at[0], b], s[at[1], b], s[at[2], b], s.dtype.type
+        for j in range(len(sums)):
+            sums[j] = (0.0 + u * np.float64(kind(one[j]) * a)) + v * np.float64(kind(two[j]) * c)
+            sums[j] += x * np.float64(kind(three[j]) * d)
+
+
+@jit()
 def _add_sums(mixed: Any, sums: Any, a: float, out: Any) -> None:
-    if mixed is None:
+    if mixed is not None and mixed.ctypes.data == out.ctypes.data:
+        for j in range(len(out)):  # in place: said so, the loop is compiled for it
+            out[j] += a * sums[j]
+    elif mixed is None:
         for j in range(len(out)):
             out[j] = sums[j]
     elif a == 1.0:
@@ -47,16 +65,22 @@ def _add_rows(
     end: int,
 ) -> None:  # fmt: skip
     """mixed + a W q for some rows; q is `scale` times q where there is a scale, and there may be no `mixed`."""
-    n, d, sums = len(indptr) - 1, q.shape[1], np.empty(_CHUNK, np.float64)
+    n, d, sums, at = len(indptr) - 1, q.shape[1], np.empty(_CHUNK, np.float64), np.empty(3, np.int64)
     for i in range(begin, end):
         first, first_block = i // n * n, 0
         for start in range(0, d, _CHUNK):
             stop = min(d, start + _CHUNK)
-            for j in range(stop - start):
-                sums[j] = 0.0
             while scale is not None and ends[first_block] <= start:
                 first_block += 1
-            for k in range(indptr[i - first], indptr[i - first + 1]):
+            k, last = indptr[i - first], indptr[i - first + 1]
+            if last - k >= 3 and (scale is None or ends[first_block] >= stop):
+                for m in range(3):
+                    at[m] = first + indices[k + m]
+                _start_three(sums[: stop - start], q, start, at, scale, first_block, weights[k:])
+                k += 3
+            else:
+                sums[: stop - start] = 0.0
+            while k < last:
                 row, w = first + indices[k], weights[k]
                 if scale is None:
                     _add_scaled(sums, q[row, start:stop], None, w)
@@ -67,6 +91,7 @@ def _add_rows(
                         _add_scaled(sums[low - start : high - start], q[row, low:high], scale[row, b : b + 1], w)
                         low = high
                         b += 1
+                k += 1
             if mixed is None:
                 _add_sums(None, sums[: stop - start], a, out[i, start:stop])
             else:
@@ -94,8 +119,9 @@ class Mixer(reference.Mixer):
 
     def _add(self, mixed: Tensor | None, q: Tensor, scale: Tensor | None, ends: Array, a: float) -> Tensor:
         symbols = q.numpy()
-        out, to = empty(symbols.shape, torch.float64 if mixed is None else mixed.dtype)
         s, before = None if scale is None else scale.numpy(), None if mixed is None else mixed.numpy()
+        out, to = empty(symbols.shape, torch.float64 if mixed is None else mixed.dtype, () if before is None else [before])
         given = *self._parts, symbols, s, ends, before, float(a), to
-        split(len(symbols), symbols.size, lambda begin, end: _add_rows(*given, begin, end))
+        across = symbols.ctypes.data, to.ctypes.data
+        split(len(symbols), symbols.size, lambda begin, end: _add_rows(*given, begin, end), across)
         return out

@@ -35,6 +35,7 @@ class Rows:
         self.named: Tensor | None = None  # the data set's labels, if the objective transforms them
         self.dtype, (self._shift, self._scale) = dtype, affine
         self._is_plain = features.dtype == dtype
+        self.affine = _PLAIN if self._is_plain else affine
         self._taken, self._scaled = features[:0], features[:0].to(self.dtype)
         self.counts = list(counts)
         self.clients, self.total = len(counts), sum(counts)

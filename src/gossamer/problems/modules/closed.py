@@ -4,8 +4,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
+import numpy as np
 import torch
 from torch import Tensor, nn
+
+from gossamer.kernels import Layers
+from gossamer.kernels.layers import LINEAR, RELU, SIGMOID, TANH
+from gossamer.problems.data.holdings import Rows
 
 # Activations, and their backward functions in terms of the output.
 _ACTIVATIONS: dict[type[nn.Module], tuple[Callable[[Tensor], Tensor], Callable[[Tensor, Tensor], Tensor]]] = {
@@ -13,13 +18,14 @@ _ACTIVATIONS: dict[type[nn.Module], tuple[Callable[[Tensor], Tensor], Callable[[
     nn.Tanh: (torch.tanh, torch.ops.aten.tanh_backward),
     nn.ReLU: (torch.relu, lambda back, out: torch.ops.aten.threshold_backward(back, out, 0)),
 }
+_KINDS: dict[type[nn.Module], int] = {nn.Sigmoid: SIGMOID, nn.Tanh: TANH, nn.ReLU: RELU}
 
 
 @dataclass(frozen=True)
 class LayerStack:
     """nn.Sequential of nn.Flatten, nn.Linear with bias and activations, ending in nn.Linear; mean cross-entropy."""
 
-    layers: tuple[nn.Module, ...]
+    modules: tuple[nn.Module, ...]
 
     @staticmethod
     def of(module: nn.Module, loss: object) -> "LayerStack | None":
@@ -47,20 +53,20 @@ class LayerStack:
         """Write into `out` (k, d) the gradients at models (k, d), on rows (k, b, ...) with labels (k, b)."""
         weights = self._views(x)
         kept = [inputs.flatten(2)]  # the input of each layer
-        for layer in self.layers[:-1]:
+        for layer in self.modules[:-1]:
             if layer in weights:
                 weight, bias = weights[layer]
                 kept.append(torch.bmm(kept[-1], weight.mT).add_(bias[:, None]))
             else:
                 kept.append(_ACTIVATIONS[type(layer)][0](kept[-1]))
         # Logits as (k, classes, b): torch's softmax is ten times slower over a short last dimension.
-        last, bias = weights[self.layers[-1]]
+        last, bias = weights[self.modules[-1]]
         back = torch.softmax(torch.bmm(last, kept[-1].mT).add_(bias[..., None]), dim=1)
         at_label = labels[:, None]
         less = torch.full((), -1.0, dtype=x.dtype, device=x.device).expand_as(at_label)
         back = back.scatter_add_(1, at_label, less).div_(labels.shape[1]).mT
         into = self._views(out)
-        for number, layer in reversed(list(enumerate(self.layers))):
+        for number, layer in reversed(list(enumerate(self.modules))):
             if layer not in weights:
                 back = _ACTIVATIONS[type(layer)][1](back, kept[number + 1])
                 continue
@@ -69,9 +75,29 @@ class LayerStack:
             if number:
                 back = torch.bmm(back, weights[layer][0])
 
+    def layers(self, rows: Rows) -> Layers | None:
+        """The stack with its data, as kernels take it; None where the stack has no kernel there."""
+        if rows.device.type != "cpu" or rows.sparse is not None or rows.width != self._linear[0].in_features:
+            return None
+        kinds = [LINEAR if isinstance(layer, nn.Linear) else _KINDS[type(layer)] for layer in self.modules]
+        widths = [rows.width]
+        for layer in self.modules:
+            widths.append(layer.out_features if isinstance(layer, nn.Linear) else widths[-1])
+        shift, scale = rows.affine
+        return Layers(
+            tuple(kinds),
+            tuple(widths),
+            rows.features.reshape(rows.total, rows.width).numpy(),
+            shift,
+            scale,
+            rows.labels.numpy(),
+            np.array(rows.counts, np.int64),
+            torch.empty(0, dtype=rows.dtype).numpy().dtype,
+        )
+
     @cached_property
     def _linear(self) -> list[nn.Linear]:
-        return [layer for layer in self.layers if isinstance(layer, nn.Linear)]
+        return [layer for layer in self.modules if isinstance(layer, nn.Linear)]
 
     @cached_property
     def _sizes(self) -> list[int]:

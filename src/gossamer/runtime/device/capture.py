@@ -27,8 +27,9 @@ from torch import Tensor
 
 from gossamer.algorithms.base import State, map_state
 from gossamer.kernels import note_bad
+from gossamer.kernels.buffers import Noted, noting
 from gossamer.kernels.pool import Call, recording
-from gossamer.runtime.device.tape import BadRound, OnlyKernels, Tape, Unfit, compared
+from gossamer.runtime.device.tape import BadRound, OnlyKernels, Side, Tape, Unfit, compared, there_and_back
 from gossamer.runtime.oracle import BatchOracle
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ logger = logging.getLogger("gossamer")
 _COMPARED = 3  # rounds of a tape that are compared with real ones before any is used
 _WARM = 3  # rounds of one shape before recording: kernels are compiled, and libraries choose theirs
 _LARGEST = 4 << 30  # bytes of a state; an eighth of a copy takes 0.25 ms on an H200, launching kernel by kernel 1 ms
-_LARGEST_CPU = 1 << 20  # copying so much takes as long as the calls that a tape saves
+_LARGEST_CPU = 128 << 20  # a tape needs memory for three more states
 _TOGETHER = 8  # rounds in one graph
 _COPIES = 6  # states that fit beside the present one: those of the graphs, and what a round needs on its way
 _CHECKED = 256  # rounds between two looks at the note
@@ -122,12 +123,20 @@ class _Recorded:
             elif lr != self.given[k]:
                 self.lr[k].fill_(lr)
                 self.given[k] = lr
-        self.graphs[rounds].replay()
+        side = self.graphs[rounds].replay()
+        if side is not None:  # a tape moves the state
+            self.state, self.packets = side.state, side.packets
 
     def pay(self) -> None:
         """All rounds that are owed."""
         while self.owed:
             self.replay(1)
+
+    def finish(self) -> None:
+        """All rounds that are owed, to their ends: the state is then there."""
+        self.pay()
+        if isinstance(self.graphs[1], Tape):
+            self.graphs[1].finish()
 
 
 class Replayed:
@@ -150,7 +159,7 @@ class Replayed:
     def step(self) -> bool:
         """The next round, if it can be replayed."""
         sim = self._sim
-        is_exact = not sim.session.state.x.is_cuda  # a tape never has to go back
+        is_exact = not sim.session.state.x.is_cuda  # a tape is asked in every round
         if not (self.is_allowed or is_exact) or self._refused or not self._is_ready():
             return False
         if self._good is not None and sim.t - self._good.t >= _CHECKED:
@@ -164,8 +173,8 @@ class Replayed:
         try:
             self._take(recorded)
         except BadRound:
+            recorded.bad.fill_(sim.t)
             self.leave()
-            self._doubtful = sim.t
             return False
         return True
 
@@ -174,7 +183,7 @@ class Replayed:
         recorded, good, sim = self._recorded, self._good, self._sim
         if recorded is None or good is None:
             return
-        recorded.pay()
+        recorded.finish()
         bad = int(recorded.bad)
         self._good = None
         if bad != _NEVER:
@@ -184,7 +193,7 @@ class Replayed:
             sim.traffic.restore(good.traffic)
             while sim.session.t < bad:
                 self._take(recorded)
-            recorded.pay()
+            recorded.finish()
         sim.session.state = map_state(recorded.state, torch.clone)
         sim.buffers = {name: buffer.clone() for name, buffer in recorded.buffers.items()}
 
@@ -330,35 +339,42 @@ def _rounds(sim: "Simulation", recorded: _Recorded, count: int) -> list[Any]:
 
 
 def _record_tape(sim: "Simulation", recorded: _Recorded) -> None:
-    """Note the kernels of a round, and compare the rounds that they repeat with real ones."""
-    session, calls, before, t = sim.session, list[Call](), sim.session.state, sim.session.t
+    """Note the kernels of a round and of one back, and compare the rounds that they repeat with real ones."""
+    session, before, t = sim.session, sim.session.state, sim.session.t
     try:
-        session.state = recorded.state
-        oracle = BatchOracle(sim.problem, session.streams, recorded.t, sim.batch_size, {})
-        with recording(calls), OnlyKernels():  # type: ignore[no-untyped-call]
-            new, _ = session.attempt(oracle, recorded.lr[0], cast(int, Later(t)), recorded.t)
-            new = map_state(new, lambda x: x)
-        kept, made = _tensors(recorded.state), _tensors(new)
-        own = {x.data_ptr() for x in kept}
-        if any(a is not b and b.data_ptr() in own for a, b in zip(kept, made, strict=True)):
-            raise Unfit("a round hands a tensor on from one letter to another")
-        recorded.graphs = {1: Tape(calls, new.x, list(zip(kept, made, strict=True)), recorded.t)}
-        recorded.packets = list(sim.exchange.packets)
-        rates, expected, found = [session.method.lr_at(t + again) for again in range(_COMPARED)], [], []
-        session.state = map_state(recorded.state, torch.clone)
-        for again, lr in enumerate(rates):
+        tried, noted = _noted_round(sim, recorded, recorded.state, None)
+        memory = there_and_back(_tensors(recorded.state), _tensors(tried.state), noted)
+        there, _ = _noted_round(sim, recorded, recorded.state, memory[0])
+        back, _ = _noted_round(sim, recorded, there.state, memory[1])
+        if any(a.data_ptr() != b.data_ptr() for a, b in zip(_tensors(recorded.state), _tensors(back.state), strict=True)):
+            raise Unfit("a round does not come back to where it began")
+        recorded.graphs = {1: Tape((there, back), recorded.t)}
+        recorded.packets = there.packets
+        real = map_state(before, lambda x: x)
+        _copy(_tensors(recorded.state), _tensors(real))
+        for again in range(_COMPARED):
+            lr, session.state = session.method.lr_at(t + again), real
             oracle = BatchOracle(sim.problem, session.streams, t + again, sim.batch_size, {})
-            session.state, _ = session.attempt(oracle, lr, t + again, t + again)
-            session.state = map_state(session.state, lambda x: x)
-            expected.append(_tensors(session.state))
-        for lr in rates:
+            real = map_state(session.attempt(oracle, lr, t + again, t + again)[0], lambda x: x)
             recorded.owed.append(lr)
-            recorded.replay(1)
-            found.append(_tensors(map_state(recorded.state, torch.clone)))
+            recorded.finish()
+            if not compared(_tensors(real), _tensors(recorded.state)):
+                raise Unfit("a replayed round is not the same as a real one")
     finally:
         session.state = before
-    if not all(compared(a, b) for a, b in zip(expected, found, strict=True)):
-        raise Unfit("a replayed round is not the same as a real one")
+
+
+def _noted_round(
+    sim: "Simulation", recorded: _Recorded, state: State, given: list[Any] | None
+) -> tuple[Side, Noted]:
+    """The kernels of a round from a state on, in the memory that is given, and the memory that they asked for."""
+    session, calls, noted = sim.session, list[Call](), Noted(given)
+    session.state = state
+    oracle = BatchOracle(sim.problem, session.streams, recorded.t, sim.batch_size, {})
+    with recording(calls), noting(noted), OnlyKernels():  # type: ignore[no-untyped-call]
+        new, _ = session.attempt(oracle, recorded.lr[0], cast(int, Later(session.t)), recorded.t)
+        new = map_state(new, lambda x: x)
+    return Side(calls, new, list(sim.exchange.packets)), noted
 
 
 def _unused() -> int:

@@ -2,18 +2,26 @@
 
 A round of ten clients is some dozen kernels that take less time than the code that calls them. Once they are noted,
 with the minibatch, the gradient, the messages and the sums of the neighbours, a round calls them one after another in
-the same memory. That is possible where a round does all of its arithmetic in kernels; any other operation of torch is
-noticed when the round is recorded, and the first replayed rounds are compared with real ones.
+the same memory. Most of the state is written over in place, and the rest in two places by turns, so that nothing is
+copied. Kernels that need their own rows only are chained: a client's numbers go through all of them while they are in
+the cache.
+
+That is possible where a round does all of its arithmetic in kernels; any other operation of torch is noticed when the
+round is recorded, and the first replayed rounds are compared with real ones.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from gossamer.kernels.pool import Call
+from gossamer.algorithms.base import State
+from gossamer.kernels.buffers import Noted
+from gossamer.kernels.pool import Call, chained
+
+Array = np.ndarray[Any, Any]
 
 _VIEWS = {
     "lift_fresh",
@@ -35,7 +43,7 @@ class Unfit(Exception):
 
 
 class BadRound(Exception):
-    """A replayed round whose numbers are not all finite; nothing was changed."""
+    """A replayed round whose numbers are not all finite."""
 
 
 class OnlyKernels(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -49,24 +57,80 @@ class OnlyKernels(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return function(*args, **(kwargs or {}))
 
 
+class Side(NamedTuple):
+    """A round from one place in memory to another."""
+
+    calls: list[Call]
+    state: State
+    """Where the round ends."""
+    packets: list[Any]
+
+
 class Tape:
-    """The kernels of a round, and what is copied over the old state at its end."""
+    """The kernels of a round from one place in memory to a second one, and of a round back. Most numbers stay in place.
 
-    def __init__(self, calls: list[Call], models: Tensor, pairs: list[tuple[Tensor, Tensor]], t: Tensor) -> None:
-        self._calls, self._models = calls, models.numpy()
-        self._pairs = [(to.numpy(), what.numpy()) for to, what in pairs if to is not what]
-        self._t = t.numpy()
+    The neighbours' sums at the end of a round wait for the next one: a thread then forms those of its rows and goes on
+    with them. `finish` forms those that wait.
+    """
 
-    def replay(self) -> None:
-        """The next round; a BadRound, and nothing changed, if its models are not finite."""
-        for call in self._calls:
+    def __init__(self, sides: tuple[Side, Side], t: Tensor) -> None:
+        self._sides, self._t = sides, t.numpy()
+        split = [_apart(side.calls) for side in sides]
+        checks = [_finite(side.state.x.numpy()) for side in sides]
+        self._first = [chained([*body, check]) for (body, _), check in zip(split, checks, strict=True)]
+        self._next = [chained([*split[1 - k][1], *body, check])
+                      for k, ((body, _), check) in enumerate(zip(split, checks, strict=True))]  # fmt: skip
+        self._last = [chained(sums) for _, sums in split]
+        self._side, self._waits = 0, False
+
+    def replay(self) -> Side:
+        """The next round; a BadRound if its models are not finite, and the state is then lost."""
+        calls = (self._next if self._waits else self._first)[self._side]
+        self._waits, side = False, self._sides[self._side]
+        for call in calls:
             if not call.run():
                 raise BadRound
-        if not np.isfinite(self._models.sum()):
-            raise BadRound
-        for to, what in self._pairs:
-            to[...] = what
+        self._side, self._waits = 1 - self._side, True
         self._t += 1
+        return side
+
+    def finish(self) -> None:
+        """Form the sums that wait: the state is then there."""
+        if self._waits:
+            self._waits = False
+            for call in self._last[1 - self._side]:
+                call.run()
+
+
+def _apart(calls: list[Call]) -> tuple[list[Call], list[Call]]:
+    """The kernels before the last that needs its own rows only, and those after it."""
+    end = max((k + 1 for k, call in enumerate(calls) if call.across is None), default=0)
+    return calls[:end], calls[end:]
+
+
+def _finite(models: Array) -> Call:
+    """Whether the models are finite."""
+    return Call(len(models), models.size, lambda begin, end: bool(np.isfinite(models[begin:end].sum())))
+
+
+def there_and_back(before: list[Tensor], after: list[Tensor], noted: Noted) -> tuple[list[Array], list[Array]]:
+    """The memory for a round from where the state was, and for one back: `noted` is that of such a round.
+
+    A tensor is written over where its last kernel allows it, and else in two places by turns. All else gets memory of
+    its own in both rounds, since they overlap.
+    """
+    place = {array.ctypes.data: k for k, array in enumerate(noted.arrays) if array.size}
+    there, back = list(noted.arrays), [np.empty_like(array) for array in noted.arrays]
+    for old, new in zip(before, after, strict=True):
+        if old is new:
+            continue
+        k = place.pop(new.data_ptr(), None)
+        if k is None or noted.arrays[k].shape != tuple(new.shape):
+            raise Unfit("a round hands a tensor on, or makes one outside of kernels")
+        if old.data_ptr() in noted.over[k]:
+            there[k] = old.numpy()
+        back[k] = old.numpy()
+    return there, back
 
 
 def compared(one: list[Tensor], two: list[Tensor]) -> bool:

@@ -1,0 +1,73 @@
+"""Networks of linear layers as kernels take them: all models, all rows of data, and what lies between."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NoReturn
+
+import numpy as np
+import numpy.typing as npt
+from torch import Tensor
+
+from gossamer.errors import InputError
+
+Array = npt.NDArray[Any]
+LINEAR, SIGMOID, TANH, RELU = range(4)
+
+
+@dataclass(frozen=True)
+class Layers:
+    """Linear layers with bias and activations, ending in a linear one; the mean cross-entropy of each client's rows.
+
+    A model is a row of all weights and biases, layer after layer.
+    """
+
+    kinds: tuple[int, ...]
+    """LINEAR or an activation, for each layer."""
+    widths: tuple[int, ...]
+    """The inputs of the network, and the outputs of each layer."""
+    features: Array
+    """(rows, inputs), one client's after another's: bytes, or numbers in the type of the models."""
+    shift: float
+    scale: float
+    """Bytes stand for (byte - shift) / scale."""
+    labels: Array
+    """(rows,): classes."""
+    counts: Array
+    """The number of rows of each client."""
+    dtype: npt.DTypeLike
+
+    @property
+    def d(self) -> int:
+        """The number of parameters."""
+        sizes = zip(self.kinds, self.widths, self.widths[1:], strict=False)
+        return sum((n + 1) * m for kind, n, m in sizes if kind == LINEAR)
+
+    @cached_property
+    def parts(self) -> tuple[Any, ...]:
+        """As compiled loops take them."""
+        first = np.cumsum(self.counts) - self.counts
+        numbers = np.array([self.shift, 1 / self.scale], self.dtype)
+        kinds, widths = np.array(self.kinds, np.int64), np.array(self.widths, np.int64)
+        return first, self.counts, self.features, numbers, self.labels, kinds, widths
+
+    def arrays(self, x: Tensor, batch: Tensor) -> tuple[Array, Array]:
+        """Models and minibatches as contiguous arrays. Compiled loops read memory unchecked, so shapes must fit."""
+        models, drawn = x.contiguous().numpy(), batch.contiguous().numpy()
+        if models.ndim != 2 or models.shape[1] != self.d or len(models) % len(self.counts):
+            raise InputError(
+                f"Models must be (seeds * {len(self.counts)}, {self.d}), one row per client, got {models.shape}."
+            )
+        if drawn.ndim != 2 or len(drawn) != len(models) or not drawn.shape[1]:
+            raise InputError(f"A minibatch must be ({len(models)}, rows per client), got shape {drawn.shape}.")
+        return models, drawn
+
+    def refuse(self, model: int, batch: Array) -> NoReturn:
+        """Raise an error for the minibatch of a model, which has a row that its client does not have."""
+        client = model % len(self.counts)
+        refuse_row(client, int(self.counts[client]), batch)
+
+
+def refuse_row(client: int, most: int, batch: Array) -> NoReturn:
+    """Raise an error for a minibatch with a row that a client with `most` rows does not have."""
+    row = int(batch[(batch < 0) | (batch >= most)][0])
+    raise InputError(f"The minibatch of client {client} has row {row}, but the client has rows 0 to {most - 1}.")
