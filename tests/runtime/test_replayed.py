@@ -12,7 +12,7 @@ from gossamer.algorithms.schedules import cosine
 from gossamer.registry import methods
 from gossamer.runtime import session
 from gossamer.runtime.device import capture
-from gossamer.runtime.device.tape import Unfit
+from gossamer.runtime.device.tape import Later, Unfit
 from gossamer.runtime.loop import Hook
 from gossamer.runtime.simulation import Simulation
 
@@ -176,7 +176,7 @@ def test_hooks_that_look_see_every_round(device: str, replaying: list[int]) -> N
 
 
 def test_a_later_round_is_known_by_what_lies_before_it() -> None:
-    t: Any = capture.Later(4)
+    t: Any = Later(4)
     assert t
     assert t != 0
     assert t > 3

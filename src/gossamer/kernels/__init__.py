@@ -232,6 +232,12 @@ def layer_gradients(layers: Layers, x: Tensor, batch: Tensor) -> Tensor | None:
     return None if found is None else found(layers, x, batch)
 
 
+def layer_measures(layers: Layers, models: Tensor, *, derive: bool) -> tuple[Tensor, Tensor, Tensor | None] | None:
+    """Mean losses, shares of hits and, on request, gradients of such networks; None where there is no kernel."""
+    found = getattr(backend(models.device), "layer_measures", None)
+    return None if found is None else found(layers, models, derive)
+
+
 def linear_measures(examples: Examples, models: Tensor, *, derive: bool) -> tuple[Tensor, Tensor]:
     """Mean losses of models on sparse rows, with gradients or hits; see `csr.linear_measures`."""
     measured: tuple[Tensor, Tensor] = backend(models.device).linear_measures(examples, models, derive)

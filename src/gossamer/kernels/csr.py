@@ -159,6 +159,11 @@ class Examples:
         """Per row, on average."""
         return len(self.rows.values) / max(1, len(self.rows))
 
+    def work(self, batch: Array | None) -> int:
+        """Multiplications of one gradient, about."""
+        rows = len(self.rows) / len(self.counts) if batch is None else batch.shape[1]
+        return self.outputs * int(2 * self.entries * rows + self.rows.width)
+
     def arrays(self, x: Tensor, batch: Tensor | None) -> tuple[Array, Array | None]:
         """Models and minibatches as contiguous arrays. Compiled loops read memory unchecked, so shapes must fit."""
         models, d, clients = _array(x), self.outputs * self.rows.width, len(self.counts)

@@ -34,6 +34,8 @@ class Layers:
     """(rows,): classes."""
     counts: Array
     """The number of rows of each client."""
+    weights: Array | None
+    """(rows,): of each row in measurements, if these differ."""
     dtype: npt.DTypeLike
 
     @property
@@ -60,6 +62,13 @@ class Layers:
         if drawn.ndim != 2 or len(drawn) != len(models) or not drawn.shape[1]:
             raise InputError(f"A minibatch must be ({len(models)}, rows per client), got shape {drawn.shape}.")
         return models, drawn
+
+    def points(self, models: Tensor) -> Array:
+        """Models to be measured, as a contiguous array."""
+        array = models.contiguous().numpy()
+        if array.ndim != 2 or array.shape[1] != self.d or array.dtype != self.dtype:
+            raise InputError(f"Models must be (k, {self.d}) in {np.dtype(self.dtype)}, got {array.shape}.")
+        return array
 
     def refuse(self, model: int, batch: Array) -> NoReturn:
         """Raise an error for the minibatch of a model, which has a row that its client does not have."""

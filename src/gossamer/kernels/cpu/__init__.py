@@ -7,7 +7,7 @@ from gossamer.kernels.cpu.mixer import Mixer
 from gossamer.kernels.cpu.packing import pack, unpack
 from gossamer.kernels.cpu.philox import below, uniform
 from gossamer.kernels.cpu.selection import keep, largest
-from gossamer.kernels.cpu.stack import layer_gradients
+from gossamer.kernels.cpu.stack import layer_gradients, layer_measures
 from gossamer.kernels.cpu.symbols import powers, signs
 
 __all__ = [
@@ -17,6 +17,7 @@ __all__ = [
     "keep",
     "largest",
     "layer_gradients",
+    "layer_measures",
     "linear_gradients",
     "linear_measures",
     "lines",

@@ -1,9 +1,8 @@
 """Numba kernels of linear models on sparse rows: gradients of clients, and measurements of many models.
 
-Nothing is gathered or made dense. A sum has one order, whatever is computed beside it. Sums over rows are float64.
-Row numbers and columns are unsigned, as numba would otherwise ask of each whether it counts from the end. `values` is
-None if `columns` holds a value for all entries of a column: then the model and the finished sums are multiplied by it,
-and loops read column numbers only. numba compiles `values is None` away.
+A sum has one order, whatever is computed beside it. Sums over rows are float64. Row numbers and columns are unsigned:
+numba would otherwise ask of each whether it counts from the end. `values` is None if `columns` holds a value for all
+entries of a column: then the model and the finished sums are multiplied by it, and loops read column numbers only.
 """
 
 from typing import Any
@@ -354,17 +353,14 @@ def linear_gradients(examples: Examples, x: Tensor, batch: Tensor | None, noncon
     out, to = empty(models.shape, x.dtype)
     data = *examples.held, *examples.parts, examples.outputs, int(examples.loss)
     given = models, to, _NO_BATCH if drawn is None else drawn, drawn is None, *data, nonconvex, l2
-    bad: list[int] = []
-    entries = examples.entries * (len(examples.rows) / len(examples.counts) if drawn is None else drawn.shape[1])
-    work = len(models) * examples.outputs * int(2 * entries + examples.rows.width)
+    bad: set[int] = set()
 
     def run(begin: int, end: int) -> bool:
-        model = _gradients(*given, begin, end)
-        bad.extend([model] if model >= 0 else [])
-        return bool(model < 0)
+        bad.add(int(_gradients(*given, begin, end)))
+        return max(bad) < 0
 
-    if not split(len(models), work, run) and drawn is not None:
-        examples.refuse(min(bad), drawn[min(bad)])
+    if not split(len(models), len(models) * examples.work(drawn), run) and drawn is not None:
+        examples.refuse(min(bad - {-1}), drawn[min(bad - {-1})])
     return out
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from gossamer.kernels.buffers import empty
 from gossamer.kernels.compile import jit
-from gossamer.kernels.cpu.memory import fetch, pointer
+from gossamer.kernels.cpu.addresses import fetch, pointer
 from gossamer.kernels.lines import Leaf, Op, Program
 from gossamer.kernels.pool import is_recording, split
 

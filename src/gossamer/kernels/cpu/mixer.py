@@ -30,7 +30,7 @@ def _add_scaled(sums: Any, q: Any, s: Any, w: float) -> None:
 
 @jit()
 def _start_three(sums: Any, q: Any, start: int, at: Any, s: Any, b: int, w: Any) -> None:
-    """The sum over the first three neighbours at once: most clients of thin graphs have no more, themselves included."""
+    """The sum over the first three neighbours at once: on a ring there are no more, the client itself included."""
     one, two, three = q[at[0], start:], q[at[1], start:], q[at[2], start:]
     u, v, x = w[0], w[1], w[2]
     if s is None:
@@ -120,7 +120,8 @@ class Mixer(reference.Mixer):
     def _add(self, mixed: Tensor | None, q: Tensor, scale: Tensor | None, ends: Array, a: float) -> Tensor:
         symbols = q.numpy()
         s, before = None if scale is None else scale.numpy(), None if mixed is None else mixed.numpy()
-        out, to = empty(symbols.shape, torch.float64 if mixed is None else mixed.dtype, () if before is None else [before])
+        kind, over = (torch.float64, []) if mixed is None else (mixed.dtype, [mixed.numpy()])
+        out, to = empty(symbols.shape, kind, over)
         given = *self._parts, symbols, s, ends, before, float(a), to
         across = symbols.ctypes.data, to.ctypes.data
         split(len(symbols), symbols.size, lambda begin, end: _add_rows(*given, begin, end), across)

@@ -8,15 +8,17 @@ import threading
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from gossamer.kernels.buffers import empty
 from gossamer.kernels.compile import jit
+from gossamer.kernels.cpu.addresses import fetch
 from gossamer.kernels.cpu.elementary import exp
-from gossamer.kernels.cpu.memory import fetch
 from gossamer.kernels.layers import LINEAR, RELU, SIGMOID, Layers
 from gossamer.kernels.pool import split
 
+_PARTS, _ROWS = 16, 256  # into which all rows are divided for measurements, whatever the threads; rows at once
 _SOON = 12  # rows: those of a minibatch lie anywhere, and are asked for before they are read
 
 
@@ -163,14 +165,76 @@ def layer_gradients(layers: Layers, x: Tensor, batch: Tensor) -> Tensor:
     models, drawn = layers.arrays(x, batch)
     out, to = empty(models.shape, x.dtype)
     given = models, drawn, *layers.parts, to
-    bad: list[int] = []
+    bad: set[int] = set()
     room = drawn.shape[1] * (sum(layers.widths) + 2 * max(layers.widths[1:]))
 
     def run(begin: int, end: int) -> bool:
-        model = _gradient_rows(*given, _room(room, models.dtype), begin, end)
-        bad.extend([model] if model >= 0 else [])
-        return bool(model < 0)
+        bad.add(int(_gradient_rows(*given, _room(room, models.dtype), begin, end)))
+        return max(bad) < 0
 
     if not split(len(models), models.size * drawn.shape[1], run, is_blas=True):
-        layers.refuse(min(bad), drawn[min(bad)])
+        layers.refuse(min(bad - {-1}), drawn[min(bad - {-1})])
     return out
+
+
+@jit()
+def _judge(z: Any, label: int, weight: Any, sums: Any) -> None:
+    """Add the loss of a row with outputs z, and whether its largest output, the first of equals, is at its label."""
+    best, total = 0, 0.0
+    for j in range(1, z.size):
+        best = j if z[j] > z[best] else best
+    for j in range(z.size):
+        total += np.float64(exp(z[j] - z[best]))
+    sums[0] += weight * (np.log(total) + np.float64(z[best]) - np.float64(z[label]))
+    sums[1] += best == label
+
+
+@jit()
+def _measure_rows(
+    x: Any, features: Any, numbers: Any, labels: Any, weights: Any, kinds: Any, widths: Any, whole: Any, begin: int,
+    end: int, sums: Any, part: Any, gradient: Any,
+) -> None:  # fmt: skip
+    """Add up losses, hits and, if there is room for them, gradients of one model over some rows."""
+    inputs, outputs, one = widths[0], widths[-1], x.dtype.type(1)
+    for first in range(begin, end, _ROWS):
+        rows = min(_ROWS, end - first)
+        size, most = rows * widths.sum(), rows * widths[1:].max()
+        space, back, spare = whole[:size], whole[size : size + most], whole[size + most : size + 2 * most]
+        for r in range(rows):
+            _read(features, first + r, numbers[0], numbers[1], space[r * inputs : (r + 1) * inputs])
+        _forward(x, kinds, widths, rows, space)
+        back[: rows * outputs] = space[size - rows * outputs :]
+        for r in range(rows):
+            z, label = back[r * outputs : (r + 1) * outputs], labels[first + r]
+            weight = weights[first + r] if weights.size else 1.0
+            _judge(z, label, weight, sums)
+            if gradient.size:
+                _derive(z, label, 1)
+                for j in range(outputs):
+                    z[j] *= x.dtype.type(weight) if weights.size else one
+        if gradient.size:
+            _backward(x, kinds, widths, rows, space, back, spare, part)
+            for j in range(gradient.size):
+                gradient[j] += np.float64(part[j])
+
+
+def layer_measures(layers: Layers, models: Tensor, derive: bool) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Mean losses, shares of hits and gradients over all rows: see `layers.Layers`."""
+    x, d, total = layers.points(models), layers.d, len(layers.labels)
+    _, _, *data = layers.parts
+    features, numbers, labels, kinds, widths = data
+    weights = np.empty(0) if layers.weights is None else layers.weights
+    sums, gradients = np.zeros((len(x), _PARTS, 2)), np.zeros((len(x), _PARTS, d if derive else 0))
+    room = _ROWS * (sum(layers.widths) + 2 * max(layers.widths[1:]))
+
+    def run(begin: int, end: int) -> None:
+        for at in range(begin, end):
+            model, part = divmod(at, _PARTS)
+            mine = total * part // _PARTS, total * (part + 1) // _PARTS
+            own = _room(room + d, x.dtype)
+            into = sums[model, part], own[room:], gradients[model, part]
+            _measure_rows(x[model], features, numbers, labels, weights, kinds, widths, own[:room], *mine, *into)
+
+    split(len(x) * _PARTS, float(x.size) * total, run, is_blas=True)
+    means = torch.from_numpy(sums.sum(axis=1) / total)
+    return means[:, 0], means[:, 1], torch.from_numpy(gradients.sum(axis=1) / total) if derive else None

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from gossamer.kernels import Layers
+from gossamer.kernels import Layers, layer_gradients, layer_measures
 from gossamer.kernels.layers import LINEAR, RELU, SIGMOID, TANH
 from gossamer.problems.data.holdings import Rows
 
@@ -18,7 +18,7 @@ _ACTIVATIONS: dict[type[nn.Module], tuple[Callable[[Tensor], Tensor], Callable[[
     nn.Tanh: (torch.tanh, torch.ops.aten.tanh_backward),
     nn.ReLU: (torch.relu, lambda back, out: torch.ops.aten.threshold_backward(back, out, 0)),
 }
-_KINDS: dict[type[nn.Module], int] = {nn.Sigmoid: SIGMOID, nn.Tanh: TANH, nn.ReLU: RELU}
+_KINDS: dict[type[nn.Module], int] = {nn.Linear: LINEAR, nn.Sigmoid: SIGMOID, nn.Tanh: TANH, nn.ReLU: RELU}
 
 
 @dataclass(frozen=True)
@@ -75,25 +75,42 @@ class LayerStack:
             if number:
                 back = torch.bmm(back, weights[layer][0])
 
-    def layers(self, rows: Rows) -> Layers | None:
-        """The stack with its data, as kernels take it; None where the stack has no kernel there."""
+    def kernel_gradients(self, rows: Rows, x: Tensor, batch: Tensor) -> Tensor | None:
+        """Gradients over minibatches by a kernel, if there is one."""
+        layers = self._prepared(rows)
+        return None if layers is None else layer_gradients(layers, x, batch)
+
+    def measures(self, rows: Rows, models: Tensor, *, derive: bool = True) -> dict[str, Tensor] | None:
+        """Loss, accuracy and, on request, gradient norm over all rows by a kernel, if there is one."""
+        layers = self._prepared(rows)
+        found = None if layers is None else layer_measures(layers, models.to(rows.dtype), derive=derive)
+        if found is None:
+            return None
+        loss, accuracy, gradient = found
+        return {"loss": loss, "accuracy": accuracy} | ({} if gradient is None else {"grad_norm": gradient.norm(dim=1)})
+
+    def _prepared(self, rows: Rows) -> Layers | None:
+        """The stack with rows, as kernels take it; None where the stack has no kernel there."""
         if rows.device.type != "cpu" or rows.sparse is not None or rows.width != self._linear[0].in_features:
             return None
-        kinds = [LINEAR if isinstance(layer, nn.Linear) else _KINDS[type(layer)] for layer in self.modules]
-        widths = [rows.width]
-        for layer in self.modules:
-            widths.append(layer.out_features if isinstance(layer, nn.Linear) else widths[-1])
-        shift, scale = rows.affine
-        return Layers(
-            tuple(kinds),
-            tuple(widths),
-            rows.features.reshape(rows.total, rows.width).numpy(),
-            shift,
-            scale,
-            rows.labels.numpy(),
-            np.array(rows.counts, np.int64),
-            torch.empty(0, dtype=rows.dtype).numpy().dtype,
-        )
+        if rows.prepared is None:
+            widths = [rows.width]
+            for layer in self.modules:
+                widths.append(layer.out_features if isinstance(layer, nn.Linear) else widths[-1])
+            shift, scale = rows.affine
+            rows.prepared = Layers(
+                tuple(_KINDS[type(layer)] for layer in self.modules),
+                tuple(widths),
+                rows.features.reshape(rows.total, rows.width).numpy(),
+                shift,
+                scale,
+                rows.labels.numpy(),
+                np.array(rows.counts, np.int64),
+                None if rows.weights is None else rows.weights.numpy(),
+                torch.empty(0, dtype=rows.dtype).numpy().dtype,
+            )
+        prepared: Layers = rows.prepared
+        return prepared
 
     @cached_property
     def _linear(self) -> list[nn.Linear]:

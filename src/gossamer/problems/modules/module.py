@@ -12,7 +12,6 @@ from torch.func import functional_call, grad, vmap
 from torch.nn.modules.conv import _ConvNd
 
 from gossamer.errors import InputError, check_choice
-from gossamer.kernels import layer_gradients
 from gossamer.problems.base import DataProblem, Facts, as_device, as_dtype
 from gossamer.problems.data.datasets import Dataset, load
 from gossamer.problems.data.holdings import Rows
@@ -66,8 +65,9 @@ class ModuleProblem(DataProblem):
         self._side_by_side = Replay(side_by_side) if self._is_own else side_by_side
         self._compiled = Compiled(side_by_side, self._side_by_side)
         self._measured = _ROWS if self.device.type == "cpu" else 20 * _ROWS  # rows at once; more on a GPU
+        self._stack: LayerStack | None = None
         self.gradients = self._choose(gradients)
-        self._layers = self._stack.layers(rows) if self._stack is not None and self.gradients == "closed" else None
+        self._stack = self._stack if self.gradients == "closed" else None
         self.is_replayable = self._is_own and self.gradients != "loop"
         self._about = {"module": type(module).__name__, "gradients": self.gradients, **about}
 
@@ -113,10 +113,9 @@ class ModuleProblem(DataProblem):
 
         `buffers` are updated in place, as in training; `seeds` are for modules that draw random numbers.
         """
-        if self._layers is not None and batch is not None:
-            found = layer_gradients(self._layers, x, batch)
-            if found is not None:
-                return found
+        found = self._stack.kernel_gradients(self.rows, x, batch) if self._stack and batch is not None else None
+        if found is not None:
+            return found
         buffers = self.new_buffers(len(x)) if buffers is None else buffers
         out = torch.empty_like(x)
         index = None if batch is None else self.rows.index(batch)
@@ -250,6 +249,9 @@ class ModuleProblem(DataProblem):
 
     def evaluate(self, models: Tensor) -> dict[str, Tensor]:
         """Loss and gradient norm over all rows, in evaluation mode, summed in float64."""
+        found = self._stack.measures(self.rows, models) if self._stack else None
+        if found is not None:
+            return {name: found[name] for name in ("loss", "grad_norm")}
         losses, norms = zip(*((loss, gradient.norm()) for loss, gradient in map(self._value, models)), strict=True)
         return {"loss": torch.stack(losses), "grad_norm": torch.stack(norms)}
 
@@ -278,6 +280,9 @@ class ModuleProblem(DataProblem):
         """Loss and, where labels are classes, accuracy on the test rows, in evaluation mode."""
         if self.test is None:
             return {}
+        found = self._stack.measures(self.test, models, derive=False) if self._stack else None
+        if found is not None:
+            return found
         sums = torch.zeros(2, len(models), dtype=torch.float64, device=self.device)
         classes = False
         with torch.no_grad():

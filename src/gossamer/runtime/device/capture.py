@@ -29,7 +29,7 @@ from gossamer.algorithms.base import State, map_state
 from gossamer.kernels import note_bad
 from gossamer.kernels.buffers import Noted, noting
 from gossamer.kernels.pool import Call, recording
-from gossamer.runtime.device.tape import BadRound, OnlyKernels, Side, Tape, Unfit, compared, there_and_back
+from gossamer.runtime.device.tape import BadRound, Later, OnlyKernels, Side, Tape, Unfit, compared, there_and_back
 from gossamer.runtime.oracle import BatchOracle
 
 if TYPE_CHECKING:
@@ -45,45 +45,6 @@ _TOGETHER = 8  # rounds in one graph
 _COPIES = 6  # states that fit beside the present one: those of the graphs, and what a round needs on its way
 _CHECKED = 256  # rounds between two looks at the note
 _NEVER = 1 << 62  # the first bad round, as long as there is none
-
-
-class Later:
-    """The number of any round from `least` on: it can be compared with smaller numbers, and that is all.
-
-    A method that does more with it, such as computing a period, does not do the same in every round.
-    """
-
-    def __init__(self, least: int) -> None:
-        self._least = least
-
-    def __bool__(self) -> bool:
-        return True
-
-    def __eq__(self, other: object) -> bool:
-        return self._is_above(other, strictly=True) and False
-
-    def __ne__(self, other: object) -> bool:
-        return self._is_above(other, strictly=True)
-
-    def __lt__(self, other: object) -> bool:
-        return not self._is_above(other)
-
-    def __ge__(self, other: object) -> bool:
-        return self._is_above(other)
-
-    def __le__(self, other: object) -> bool:
-        return not self._is_above(other, strictly=True)
-
-    def __gt__(self, other: object) -> bool:
-        return self._is_above(other, strictly=True)
-
-    __hash__ = None  # type: ignore[assignment]
-
-    def _is_above(self, other: object, *, strictly: bool = False) -> bool:
-        """True; an error where that is not known of all later rounds."""
-        if not isinstance(other, int) or other > self._least - strictly:
-            raise Unfit(f"the method compares the number of the round with {other!r}")
-        return True
 
 
 class _Good(NamedTuple):
@@ -346,7 +307,8 @@ def _record_tape(sim: "Simulation", recorded: _Recorded) -> None:
         memory = there_and_back(_tensors(recorded.state), _tensors(tried.state), noted)
         there, _ = _noted_round(sim, recorded, recorded.state, memory[0])
         back, _ = _noted_round(sim, recorded, there.state, memory[1])
-        if any(a.data_ptr() != b.data_ptr() for a, b in zip(_tensors(recorded.state), _tensors(back.state), strict=True)):
+        both = zip(_tensors(recorded.state), _tensors(back.state), strict=True)
+        if any(a.data_ptr() != b.data_ptr() for a, b in both):
             raise Unfit("a round does not come back to where it began")
         recorded.graphs = {1: Tape((there, back), recorded.t)}
         recorded.packets = there.packets
@@ -364,9 +326,7 @@ def _record_tape(sim: "Simulation", recorded: _Recorded) -> None:
         session.state = before
 
 
-def _noted_round(
-    sim: "Simulation", recorded: _Recorded, state: State, given: list[Any] | None
-) -> tuple[Side, Noted]:
+def _noted_round(sim: "Simulation", recorded: _Recorded, state: State, given: list[Any] | None) -> tuple[Side, Noted]:
     """The kernels of a round from a state on, in the memory that is given, and the memory that they asked for."""
     session, calls, noted = sim.session, list[Call](), Noted(given)
     session.state = state

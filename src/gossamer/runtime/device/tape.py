@@ -42,6 +42,45 @@ class Unfit(Exception):
     """A round that is not the same kernels every time."""
 
 
+class Later:
+    """The number of any round from `least` on: it can be compared with smaller numbers, and that is all.
+
+    A method that does more with it, such as computing a period, does not do the same in every round.
+    """
+
+    def __init__(self, least: int) -> None:
+        self._least = least
+
+    def __bool__(self) -> bool:
+        return True
+
+    def __eq__(self, other: object) -> bool:
+        return self._is_above(other, strictly=True) and False
+
+    def __ne__(self, other: object) -> bool:
+        return self._is_above(other, strictly=True)
+
+    def __lt__(self, other: object) -> bool:
+        return not self._is_above(other)
+
+    def __ge__(self, other: object) -> bool:
+        return self._is_above(other)
+
+    def __le__(self, other: object) -> bool:
+        return not self._is_above(other, strictly=True)
+
+    def __gt__(self, other: object) -> bool:
+        return self._is_above(other, strictly=True)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def _is_above(self, other: object, *, strictly: bool = False) -> bool:
+        """True; an error where that is not known of all later rounds."""
+        if not isinstance(other, int) or other > self._least - strictly:
+            raise Unfit(f"the method compares the number of the round with {other!r}")
+        return True
+
+
 class BadRound(Exception):
     """A replayed round whose numbers are not all finite."""
 
@@ -77,9 +116,10 @@ class Tape:
         self._sides, self._t = sides, t.numpy()
         split = [_apart(side.calls) for side in sides]
         checks = [_finite(side.state.x.numpy()) for side in sides]
-        self._first = [chained([*body, check]) for (body, _), check in zip(split, checks, strict=True)]
-        self._next = [chained([*split[1 - k][1], *body, check])
-                      for k, ((body, _), check) in enumerate(zip(split, checks, strict=True))]  # fmt: skip
+        whole = [[*body, check] for (body, _), check in zip(split, checks, strict=True)]
+        self._first = [chained(calls) for calls in whole]
+        sums_before = [split[1][1], split[0][1]]
+        self._next = [chained([*sums, *calls]) for sums, calls in zip(sums_before, whole, strict=True)]
         self._last = [chained(sums) for _, sums in split]
         self._side, self._waits = 0, False
 

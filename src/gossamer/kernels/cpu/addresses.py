@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from llvmlite import ir
+from llvmlite import ir  # type: ignore[import-untyped]
 from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
@@ -27,7 +27,7 @@ def _ask_for(context: Any, address: Any) -> Any:
     def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         byte, number = ir.IntType(8).as_pointer(), ir.IntType(32)
         kind = ir.FunctionType(ir.VoidType(), [byte, number, number, number])
-        fetch = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+        fetch = builder.module.declare_intrinsic("llvm.prefetch", [byte], kind)
         builder.call(fetch, [builder.inttoptr(arguments[0], byte), number(0), number(3), number(1)])
         return context.get_dummy_value()
 
