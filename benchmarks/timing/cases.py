@@ -184,6 +184,10 @@ def _before(setting: Setting) -> dict[str, Case]:
         "figure 1": ("BEER, gsgd_5, a9a", works.figure_1),
         "CHOCO-SGD": ("CHOCO-SGD, top_k of 10, a9a", partial(works.figure_1, method=choco)),
         "DSGD": ("DSGD, a9a", partial(works.figure_1, method=dsgd)),
+        "hidden layer": (
+            "BEER, gsgd_20, MNIST, 32 hidden units",
+            partial(works.hidden_layer, batch=setting.size(100, 20)),
+        ),
         "200 clients": (
             "BEER, gsgd_5, a9a, 200 clients",
             partial(works.figure_1, clients=setting.size(200, 20)),

@@ -1,6 +1,7 @@
 """Rounds that are repeated as a list of kernels on a CPU."""
 
 import dataclasses
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from torch import Tensor
 import gossamer as gs
 from gossamer import algorithms as al
 from gossamer.algorithms.schedules import cosine
-from gossamer.kernels import only_reference
+from gossamer.kernels import only_reference, pool
 from gossamer.registry import compressors, methods
 from gossamer.runtime.device.tape import OnlyKernels, Unfit
 from gossamer.runtime.simulation import Simulation
@@ -81,6 +82,55 @@ def test_every_method_is_the_same(name: str, monkeypatch: pytest.MonkeyPatch) ->
         monkeypatch.setenv("GOSSAMER_GRAPH", "0")
         expected, _ = models(method)
         assert torch.equal(found, expected)
+
+
+LAYERS = gs.problems.one_hidden_layer("digits", clients=6, hidden=8)
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_a_hidden_layer_is_replayed_and_the_same(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where several threads each take some clients through a chain of kernels."""
+    monkeypatch.setattr(pool, "_WORTH", 0)
+    found = []
+    for switch in ("1", "0"):
+        monkeypatch.setenv("GOSSAMER_GRAPH", switch)
+        sim = Simulation(BEER, LAYERS, MIXING, [3, 4], 8)
+        with pool.workers(threads):
+            for _ in range(15):
+                sim.step()
+            found.append((sim.models().clone(), sim.traffic.counts(), is_replayed(sim)))
+    assert [replayed for _, _, replayed in found] == [True, False]
+    assert torch.equal(found[0][0], found[1][0])
+    assert found[0][1] == found[1][1]
+
+
+def test_most_of_a_state_is_written_over_in_place() -> None:
+    _, sim = models(BEER, rounds=30)
+    recorded: Any = sim.replayed._recorded
+    there, back = (side.state for side in recorded.graphs[1]._sides)
+    for at in ("x", "v", "h.own", "h.mixed", "g.own", "g.mixed"):
+        one, other = (attrgetter(at)(state) for state in (there, back))
+        assert one.data_ptr() == other.data_ptr(), at
+    assert there.old.data_ptr() != back.old.data_ptr()  # the new gradient is computed while the old one is needed
+
+
+def test_chains_end_where_other_rows_are_needed() -> None:
+    """`across` has the addresses of what a kernel reads from all rows, and of what it writes."""
+    done: list[tuple[str, int, int]] = []
+
+    def call(name: str, rows: int = 8, across: Any = None) -> pool.Call:
+        return pool.Call(rows, rows, lambda begin, end: done.append((name, begin, end)), across)
+
+    calls = [call("a"), call("b"), call("sum", across=(1, 2)), call("sum", across=(1, 3)), call("c"), call("few", 4)]
+    assert len(pool.chained(calls)) == 3  # a b | sum sum c | few
+    assert len(pool.chained([*calls[:3], call("sum of sums", across=(2, 4))])) == 3
+    for chain in pool.chained(calls):
+        assert chain.run()
+    assert [name for name, _, _ in done] == ["a", "b", "sum", "sum", "c", "few"]
+    bad = pool.Call(8, 8, lambda begin, end: False)
+    (chain,) = pool.chained([bad, call("never")])
+    assert not chain.run()
+    assert done[-1][0] == "few"
 
 
 def test_divergence_has_the_same_round_and_rows(monkeypatch: pytest.MonkeyPatch) -> None:

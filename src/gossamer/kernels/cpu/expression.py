@@ -186,11 +186,14 @@ def _cell(scalar: Leaf) -> Array:
 
 
 def _done_with(program: Program, output: int) -> list[Array]:
-    """The tensors of an output's type that are not read any more when the output is written."""
+    """The tensors of an output's type that are not read any more when the output is written.
+
+    float32 is read into registers before its first use, float64 where it is used.
+    """
     found, is_single = [], program.ops[output].is_single
     for number, op in enumerate(program.ops[:output]):
         readers = (k for k, one in enumerate(program.ops) if one.name not in _LEAVES and number in (one.a, one.b))
-        if op.name == "load" and op.is_single == is_single and max(readers, default=0) < output:
+        if op.name == "load" and op.is_single == is_single and max(readers, default=0) < output + is_single:
             found.append(program.tensors[op.a].numpy())
     return found
 
