@@ -181,7 +181,19 @@ def measure(
 def machine(setting: Setting, bandwidth: float) -> dict[str, Any]:
     """Facts about the machine."""
     name = torch.cuda.get_device_name() if setting.device == "cuda" else setting.device
-    return facts(gpu=name, speeds={"copy_gb_s": round(bandwidth / 1e9, 1)})
+    return facts(gpu=name, speeds={"copy_gb_s": round(bandwidth / 1e9, 1)}, norms=differing_norms(setting))
+
+
+def differing_norms(setting: Setting) -> str:
+    """How many norms of messages in float32 differ between the device and the CPU, where sums have another order."""
+    rows, d = setting.size(40_000, 400), 1000
+    value = torch.randn(rows, d, generator=torch.Generator().manual_seed(0))
+    told = Blocks((d,)), 16, gs.gsgd(5).tau(d), value.dtype, torch.int8
+    here, there = (
+        dither(value.to(device), None, Stream(Keys.of([0] * rows, range(rows), device), 1, 0), *told).norm.cpu()
+        for device in ("cpu", setting.device)
+    )
+    return f"{int((here != there).sum()):,} of {rows:,} norms of {d:,} numbers differ from the CPU's"
 
 
 def _measured(device: Device, name: str, case: Case, turns: int) -> tuple[Row, Point | None]:

@@ -201,9 +201,10 @@ def as_json(results: Results) -> str:
 def merged(old: Results, new: Results) -> Results:
     """The old results with the new ones in their places; those of another machine or of other versions are dropped."""
     kept = {where: told for where, told in old.machines.items() if _same(told, new.machines.get(where))}
-    machines = kept | {where: _together(kept.get(where, {}), told) for where, told in new.machines.items()}
     names, curves = {one.name for one in new.rows}, {(one.where, one.axis) for one in new.growth}
     rows = [one for one in old.rows if one.where in kept and one.name not in names]
+    stay = {where: told for where, told in kept.items() if any(one.where == where for one in rows)}
+    machines = kept | {where: _together(stay.get(where, {}), told) for where, told in new.machines.items()}
     growth = [one for one in old.growth if one.where in kept and (one.where, one.axis) not in curves]
     order = list(dict.fromkeys(one.name for one in [*old.rows, *new.rows]))
     ordered = sorted([*rows, *new.rows], key=lambda one: (one.where, order.index(one.name)))
