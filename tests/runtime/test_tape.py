@@ -1,5 +1,6 @@
 """Rounds that are repeated as a list of kernels on a CPU."""
 
+import contextlib
 import dataclasses
 from operator import attrgetter
 from typing import Any
@@ -15,6 +16,7 @@ from gossamer import algorithms as al
 from gossamer.algorithms.schedules import cosine
 from gossamer.kernels import only_reference, pool
 from gossamer.registry import compressors, methods
+from gossamer.runtime.device.capture import _tensors
 from gossamer.runtime.device.tape import OnlyKernels, Unfit
 from gossamer.runtime.simulation import Simulation
 
@@ -144,6 +146,32 @@ def test_divergence_has_the_same_round_and_rows(monkeypatch: pytest.MonkeyPatch)
     assert runs[0].diverged == runs[1].diverged
     assert torch.equal(runs[0].x, runs[1].x)
     assert [row.loss for row in runs[0].record.rows] == [row.loss for row in runs[1].record.rows]
+
+
+@pytest.mark.parametrize("at", range(0, 40, 3))
+def test_an_interrupted_round_leaves_the_state_of_the_round_before(at: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels write in place; Ctrl-C between two of them must not leave half a round behind."""
+    _, sim = models(BEER, rounds=8)
+    _ = sim.state
+    run, left = pool.Call.run, iter(range(at))
+
+    def interrupted(call: pool.Call) -> bool:
+        if next(left, None) is None:
+            raise KeyboardInterrupt
+        return run(call)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(pool.Call, "run", interrupted)
+        with contextlib.suppress(KeyboardInterrupt):
+            while True:
+                sim.step()
+                if sim.t % 5 == 0:
+                    _ = sim.state
+    t, found, bits = sim.t, sim.state, sim.traffic.counts()
+    monkeypatch.setenv("GOSSAMER_GRAPH", "0")
+    _, expected = models(BEER, rounds=t)
+    assert all(torch.equal(a, b) for a, b in zip(_tensors(found), _tensors(expected.state), strict=True))
+    assert bits == expected.traffic.counts()
 
 
 def test_a_state_from_outside_and_fewer_seeds(without: pytest.MonkeyPatch) -> None:

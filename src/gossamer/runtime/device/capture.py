@@ -15,10 +15,11 @@ last state that was seen to be good, replays the rounds before the bad one, and 
 then raises the same error as if there had never been one.
 """
 
+import contextlib
 import logging
 import os
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -132,29 +133,41 @@ class Replayed:
         if self._good is None:
             self._enter(recorded)
         try:
-            self._take(recorded)
+            with self._redone(recorded):
+                self._take(recorded)
         except BadRound:
-            recorded.bad.fill_(sim.t)
             self.leave()
             return False
         return True
+
+    @contextlib.contextmanager
+    def _redone(self, recorded: _Recorded) -> Iterator[None]:
+        """Have the rounds since the last good state done again if a tape was interrupted: it writes in place."""
+        try:
+            yield
+        except BaseException:
+            if not recorded.t.is_cuda:
+                recorded.owed.clear()
+                recorded.bad.fill_(self._sim.session.t)
+            raise
 
     def leave(self) -> None:
         """Give the simulation a state of its own, seen to be good."""
         recorded, good, sim = self._recorded, self._good, self._sim
         if recorded is None or good is None:
             return
-        recorded.finish()
-        bad = int(recorded.bad)
-        self._good = None
-        if bad != _NEVER:
-            self._doubtful = bad
-            self._write(recorded, good.state, good.buffers, good.t)
-            sim.session.t = good.t
-            sim.traffic.restore(good.traffic)
-            while sim.session.t < bad:
-                self._take(recorded)
+        with self._redone(recorded):
             recorded.finish()
+            bad = int(recorded.bad)
+            if bad != _NEVER:
+                self._doubtful = bad
+                self._write(recorded, good.state, good.buffers, good.t)
+                sim.session.t = good.t
+                sim.traffic.restore(good.traffic)
+                while sim.session.t < bad:
+                    self._take(recorded)
+                recorded.finish()
+        self._good = None
         sim.session.state = map_state(recorded.state, torch.clone)
         sim.buffers = {name: buffer.clone() for name, buffer in recorded.buffers.items()}
 
