@@ -199,7 +199,8 @@ def _before(setting: Setting) -> dict[str, Case]:
     }
 
 
-GROWTH_CLIENTS, GROWTH_HIDDEN = (100, 1000, 4000), (4, 16, 64)
+# States larger than the caches of a processor, and than what is replayed: a smaller one is faster per number.
+GROWTH_CLIENTS, GROWTH_HIDDEN = (1000, 4000, 16_000), (4, 16, 64)
 _TINY_CLIENTS, _TINY_HIDDEN = (10, 20, 40), (2, 4, 8)
 _DEGREES = (4, 8, 16, 32)
 
