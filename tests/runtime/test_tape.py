@@ -86,6 +86,25 @@ def test_every_method_is_the_same(name: str, monkeypatch: pytest.MonkeyPatch) ->
         assert torch.equal(found, expected)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("name", methods.names())
+def test_every_method_is_the_same_in_long_rows(name: str, dtype: Any) -> None:
+    """Rows so long that the lines of a step are computed in one pass, with numbers that only kernels touch."""
+    problem = gs.quadratic(clients=6, d=6000, dtype=dtype)
+    cls: Any = methods.get(name)
+    has_compressor = any(field.name == "compressor" for field in dataclasses.fields(cls))
+    for example in cls.examples:
+        found = []
+        for context in (contextlib.nullcontext, only_reference):
+            method = cls(**({"compressor": gs.qsgd(16)} if has_compressor else {}) | dict(example))
+            with context():
+                sim = Simulation(method, problem, MIXING, [0])
+                for _ in range(4):
+                    sim.step()
+                found.append(sim.models().clone())
+        assert torch.equal(*found)
+
+
 LAYERS = gs.problems.one_hidden_layer("digits", clients=6, hidden=8)
 
 
@@ -117,15 +136,23 @@ def test_most_of_a_state_is_written_over_in_place() -> None:
 
 
 def test_chains_end_where_other_rows_are_needed() -> None:
-    """`across` has the addresses of what a kernel reads from all rows, and of what it writes."""
+    """`across` has what a kernel reads from all rows, and what it writes."""
     done: list[tuple[str, int, int]] = []
 
     def call(name: str, rows: int = 8, across: Any = None) -> pool.Call:
         return pool.Call(rows, rows, lambda begin, end: done.append((name, begin, end)), across)
 
-    calls = [call("a"), call("b"), call("sum", across=(1, 2)), call("sum", across=(1, 3)), call("c"), call("few", 4)]
+    q, one, two = (np.empty((8, 3)) for _ in range(3))
+    calls = [
+        call("a"),
+        call("b"),
+        call("sum", across=(q, one)),
+        call("sum", across=(q, two)),
+        call("c"),
+        call("few", 4),
+    ]
     assert len(pool.chained(calls)) == 3  # a b | sum sum c | few
-    assert len(pool.chained([*calls[:3], call("sum of sums", across=(2, 4))])) == 3
+    assert len(pool.chained([*calls[:3], call("sum of sums", across=(one[:, 1:], two))])) == 3
     for chain in pool.chained(calls):
         assert chain.run()
     assert [name for name, _, _ in done] == ["a", "b", "sum", "sum", "c", "few"]

@@ -26,6 +26,7 @@ from gossamer.kernels.csr import Examples as Examples
 from gossamer.kernels.csr import Loss as Loss
 from gossamer.kernels.layers import Layers as Layers
 from gossamer.kernels.lines import Line as Line
+from gossamer.kernels.lines import begin as begin
 from gossamer.kernels.lines import difference as difference
 from gossamer.kernels.lines import subtract as subtract
 from gossamer.kernels.lines import tensors as tensors

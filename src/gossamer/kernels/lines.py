@@ -14,6 +14,7 @@ from torch import Tensor
 Leaf = Tensor | float
 Number = "Line | Leaf"
 _NAMES = {"add": "add", "sub": "sub", "mul": "mul", "div": "div", "true_divide": "div"}
+_FLOATS = (torch.float32, torch.float64)
 _MOST = 48  # operations in one expression
 
 
@@ -170,7 +171,8 @@ def tensors(*values: Tensor | Line, apart_from: Sequence[Tensor] = ()) -> list[T
 
     `apart_from` are tensors from which the distance of each value is wanted next; a GPU measures it on the way.
     """
-    wanted = [value for value in values if isinstance(value, Line) and value.result is None]
+    waiting = {id(value): value for value in values if isinstance(value, Line) and value.result is None}
+    wanted = list(waiting.values())  # each once
     if wanted:
         from gossamer.kernels import backend
 
@@ -216,6 +218,17 @@ def _leaf(leaf: Leaf, dtype: torch.dtype, program: Program) -> Op:
     kept, name = (program.columns, "column") if leaf.shape[1] == 1 else (program.tensors, "load")
     kept.append(leaf)
     return Op(name, len(kept) - 1, 0, leaf.dtype == torch.float32)
+
+
+def begin(x: Tensor) -> Tensor:
+    """x as the beginning of a line, where lines are computed in one pass on a CPU."""
+    from gossamer.kernels import has_lines
+
+    if x.is_cuda or x.dim() != 2 or not x.is_contiguous() or x.dtype not in _FLOATS or not has_lines(x):
+        return x
+    line: Any = Line("load", None, None, x.dtype, x)
+    line.result = x
+    return line  # type: ignore[no-any-return]
 
 
 def subtract(a: Tensor, b: Tensor) -> Tensor:

@@ -13,8 +13,10 @@ from functools import cache
 from itertools import pairwise
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 
+Array = np.ndarray[Any, Any]
 _WORTH = 1 << 17  # numbers from which a second thread pays; waking one costs 20 to 60 microseconds
 
 
@@ -26,8 +28,8 @@ class Call(NamedTuple):
     """Numbers to compute."""
     function: Callable[[int, int], bool | None]
     """Takes a range of rows; says whether all is well, if it knows."""
-    across: tuple[int, int] | None = None
-    """Of a kernel that reads other rows than its own: the addresses of what it reads so, and of what it writes."""
+    across: tuple[Array, Array] | None = None
+    """Of a kernel that reads other rows than its own: what it reads so, and what it writes."""
     is_blas: bool = False
     """Whether it calls a BLAS, which must then keep to one thread."""
 
@@ -87,7 +89,7 @@ def split(
     rows: int,
     work: float,
     function: Callable[[int, int], bool | None],
-    across: tuple[int, int] | None = None,
+    across: tuple[Array, Array] | None = None,
     *,
     is_blas: bool = False,
 ) -> bool:
@@ -118,7 +120,9 @@ def _can_follow(chain: list[Call], call: Call) -> bool:
     """Whether all rows that a call reads are there when the chain has done the same rows."""
     if call.rows != chain[0].rows:
         return False
-    return call.across is None or all(one.across and one.across[1] != call.across[0] for one in chain)
+    if call.across is None:
+        return True
+    return all(one.across and not np.may_share_memory(one.across[1], call.across[0]) for one in chain)
 
 
 def _chain(chain: list[Call]) -> Call:

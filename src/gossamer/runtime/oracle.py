@@ -8,6 +8,7 @@ from torch import Tensor
 
 from gossamer.algorithms.round import Samples
 from gossamer.errors import InputError
+from gossamer.kernels import begin
 from gossamer.problems.base import Problem
 from gossamer.streams import Streams
 
@@ -27,7 +28,7 @@ class BatchOracle:
 
     def __call__(self, x: Tensor) -> Tensor:
         """On this round's minibatch."""
-        return self._gradient(x, self._minibatch())
+        return begin(self._gradient(x, self._minibatch()))
 
     def full(self, x: Tensor) -> Tensor:
         """Over all of each client's rows."""

@@ -123,6 +123,5 @@ class Mixer(reference.Mixer):
         kind, over = (torch.float64, []) if mixed is None else (mixed.dtype, [mixed.numpy()])
         out, to = empty(symbols.shape, kind, over)
         given = *self._parts, symbols, s, ends, before, float(a), to
-        across = symbols.ctypes.data, to.ctypes.data
-        split(len(symbols), symbols.size, lambda begin, end: _add_rows(*given, begin, end), across)
+        split(len(symbols), symbols.size, lambda begin, end: _add_rows(*given, begin, end), (symbols, to))
         return out
