@@ -17,7 +17,7 @@ from gossamer.algorithms.schedules import cosine
 from gossamer.kernels import only_reference, pool
 from gossamer.registry import compressors, methods
 from gossamer.runtime.device.capture import _tensors
-from gossamer.runtime.device.tape import OnlyKernels, Unfit
+from gossamer.runtime.device.tape import OnlyKernels, Unfit, apart
 from gossamer.runtime.simulation import Simulation
 
 MIXING = gs.mixing_matrix(gs.ring(6))
@@ -156,6 +156,8 @@ def test_chains_end_where_other_rows_are_needed() -> None:
     for chain in pool.chained(calls):
         assert chain.run()
     assert [name for name, _, _ in done] == ["a", "b", "sum", "sum", "c", "few"]
+    assert apart(calls[:4], models=np.empty((8, 3))) == (calls[:2], calls[2:4])
+    assert apart(calls[:4], models=one) == (calls[:3], calls[3:4])  # the models are checked at the end of a round
     bad = pool.Call(8, 8, lambda begin, end: False)
     (chain,) = pool.chained([bad, call("never")])
     assert not chain.run()

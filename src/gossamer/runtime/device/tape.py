@@ -114,7 +114,7 @@ class Tape:
 
     def __init__(self, sides: tuple[Side, Side], t: Tensor) -> None:
         self._sides, self._t = sides, t.numpy()
-        split = [_apart(side.calls) for side in sides]
+        split = [apart(side.calls, side.state.x.numpy()) for side in sides]
         checks = [_finite(side.state.x.numpy()) for side in sides]
         whole = [[*body, check] for (body, _), check in zip(split, checks, strict=True)]
         self._first = [chained(calls) for calls in whole]
@@ -142,9 +142,10 @@ class Tape:
                 call.run()
 
 
-def _apart(calls: list[Call]) -> tuple[list[Call], list[Call]]:
-    """The kernels before the last that needs its own rows only, and those after it."""
-    end = max((k + 1 for k, call in enumerate(calls) if call.across is None), default=0)
+def apart(calls: list[Call], models: Array) -> tuple[list[Call], list[Call]]:
+    """The kernels of a round, and those at its end that only form neighbours' sums, unless these are the models."""
+    own = [k for k, call in enumerate(calls) if call.across is None or np.may_share_memory(call.across[1], models)]
+    end = max(own, default=-1) + 1
     return calls[:end], calls[end:]
 
 
