@@ -359,7 +359,8 @@ def linear_gradients(examples: Examples, x: Tensor, batch: Tensor | None, noncon
         bad.add(int(_gradients(*given, begin, end)))
         return max(bad) < 0
 
-    if not split(len(models), len(models) * examples.work(drawn), run) and drawn is not None:
+    split(len(models), len(models) * examples.work(drawn), run)
+    if drawn is not None and max(bad, default=-1) >= 0:
         examples.refuse(min(bad - {-1}), drawn[min(bad - {-1})])
     return out
 

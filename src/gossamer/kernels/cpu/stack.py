@@ -172,7 +172,8 @@ def layer_gradients(layers: Layers, x: Tensor, batch: Tensor) -> Tensor:
         bad.add(int(_gradient_rows(*given, _room(room, models.dtype), begin, end)))
         return max(bad) < 0
 
-    if not split(len(models), models.size * drawn.shape[1], run, is_blas=True):
+    split(len(models), models.size * drawn.shape[1], run, is_blas=True)
+    if max(bad, default=-1) >= 0:
         layers.refuse(min(bad - {-1}), drawn[min(bad - {-1})])
     return out
 
