@@ -84,6 +84,7 @@ def test_the_baseline_packs_and_unpacks() -> None:
     assert np.array_equal(unpacked(packed(values, 6), 101, 6), values)
 
 
+@pytest.mark.slow
 def test_a_run_prints_a_table_and_writes_json(tmp_path: Path) -> None:
     path = tmp_path / "speed.json"
     done = speed("--device", "cpu", "--case", NAME, "--case", "packet of 124", "--case", "growth", "--json", path)
@@ -117,6 +118,7 @@ def growth_is_whole(found: Results, figure: Path) -> None:
     assert figure.stat().st_size > 10_000
 
 
+@pytest.mark.slow
 def test_a_much_worse_ratio_fails(tmp_path: Path) -> None:
     doctored = Results({"cpu": results.facts()}, [made(ratio=1e6), made("figure 1, measured every round", ratio=1e-6)])
     (tmp_path / "speed.json").write_text(results.as_json(doctored))
@@ -163,6 +165,7 @@ def test_bars() -> None:
     assert (str(Bar(ratio=2.5)), str(Bar(ms=300)), str(Bar())) == ("at least 2.5x", "at most 300 ms", "")
 
 
+@pytest.mark.slow
 def test_the_cases_of_the_gpu_run_on_a_cpu(tmp_path: Path) -> None:
     if torch.cuda.is_available():
         pytest.skip("the cases run on the GPU here")

@@ -86,7 +86,7 @@ def test_every_method_is_the_same(name: str, monkeypatch: pytest.MonkeyPatch) ->
         assert torch.equal(found, expected)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("dtype", [pytest.param("float32", marks=pytest.mark.slow), "float64"])
 @pytest.mark.parametrize("name", methods.names())
 def test_every_method_is_the_same_in_long_rows(name: str, dtype: Any) -> None:
     """Rows so long that the lines of a step are computed in one pass, with numbers that only kernels touch."""
