@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 import gossamer as gs
+from gossamer import kernels
 from gossamer.kernels import only_reference, pool
 from gossamer.problems import ModuleProblem, module_problem
 
@@ -87,3 +88,26 @@ def test_shapes_are_checked() -> None:
         problem.gradient(problem.x0().expand(3, -1), batch[:3])
     with pytest.raises(gs.InputError, match="A minibatch must be"):
         problem.gradient(problem.x0().expand(4, -1), batch[:3])
+
+
+def test_gradients_do_not_depend_on_what_was_loaded_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = gs.problems.one_hidden_layer("digits", clients=4, hidden=3)
+    x, batch = problem.x0().expand(4, -1), torch.arange(8).view(4, 2)
+    expected = problem.gradient(x, batch)
+    monkeypatch.setattr(kernels, "is_loaded", lambda: False)
+    assert torch.equal(problem.gradient(x, batch), expected)
+
+
+def test_rows_that_cross_entropy_ignores_are_left_to_torch() -> None:
+    random = np.random.default_rng(0)
+    features, labels = random.standard_normal((40, 5)), random.integers(0, 3, 40)
+    ignored = np.where(np.arange(40) % 4 == 0, -100, labels)
+    module = nn.Sequential(nn.Linear(5, 3))
+    problem = module_problem(
+        module, (features, labels), clients=4, test=(features, ignored), loss=nn.CrossEntropyLoss()
+    )
+    found = problem.score(problem.x0()[None])
+    with only_reference():
+        expected = problem.score(problem.x0()[None])
+    assert torch.equal(found["loss"], expected["loss"])
+    assert torch.equal(found["accuracy"], expected["accuracy"])

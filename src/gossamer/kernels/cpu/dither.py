@@ -168,9 +168,8 @@ def dither(
     where, sizes = place(stream), _sizes(highest, tau, dtype)
     numbers, norm_and_scale = empty((2, rows, len(blocks.lengths)), dtype)
     levels, symbols = empty(shape, kind)
-    before = None if own is None else own.numpy()
     moved, to = (None, None) if own is None else empty(shape, own.dtype, [own.numpy()])
-    given = x, before, *stream.keys.arrays, where, blocks.ends, sizes
+    given = x, None if own is None else own.numpy(), *stream.keys.arrays, where, blocks.ends, sizes
     outs = norm_and_scale[0], norm_and_scale[1], symbols, to
     is_finite = split(rows, x.size, lambda begin, end: bool(_dither_rows(*given, *outs, begin, end)))
     return Dithered(numbers[0], numbers[1], levels, moved, is_finite)

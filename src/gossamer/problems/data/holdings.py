@@ -36,7 +36,7 @@ class Rows:
         self.dtype, (self._shift, self._scale) = dtype, affine
         self._is_plain = features.dtype == dtype
         self.affine = _PLAIN if self._is_plain else affine
-        self.prepared: Any = None  # what a kernel takes in their place, once it was made
+        self.prepared: Any = None  # what kernels take in their place, once that was looked for
         self._taken, self._scaled = features[:0], features[:0].to(self.dtype)
         self.counts = list(counts)
         self.clients, self.total = len(counts), sum(counts)

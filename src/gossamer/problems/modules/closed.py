@@ -91,26 +91,32 @@ class LayerStack:
 
     def _prepared(self, rows: Rows) -> Layers | None:
         """The stack with rows, as kernels take it; None where the stack has no kernel there."""
+        if rows.prepared is None:
+            rows.prepared = (self._layers(rows),)
+        (layers,) = rows.prepared
+        return layers  # type: ignore[no-any-return]
+
+    def _layers(self, rows: Rows) -> Layers | None:
+        labels, last = rows.labels, self._linear[-1].out_features
         if rows.device.type != "cpu" or rows.sparse is not None or rows.width != self._linear[0].in_features:
             return None
-        if rows.prepared is None:
-            widths = [rows.width]
-            for layer in self.modules:
-                widths.append(layer.out_features if isinstance(layer, nn.Linear) else widths[-1])
-            shift, scale = rows.affine
-            rows.prepared = Layers(
-                tuple(_KINDS[type(layer)] for layer in self.modules),
-                tuple(widths),
-                rows.features.reshape(rows.total, rows.width).numpy(),
-                shift,
-                scale,
-                rows.labels.numpy(),
-                np.array(rows.counts, np.int64),
-                None if rows.weights is None else rows.weights.numpy(),
-                torch.empty(0, dtype=rows.dtype).numpy().dtype,
-            )
-        prepared: Layers = rows.prepared
-        return prepared
+        if labels.dtype != torch.int64 or labels.dim() != 1 or ((labels < 0) | (labels >= last)).any():
+            return None  # such as rows that cross-entropy ignores: kernels read memory unchecked
+        widths = [rows.width]
+        for layer in self.modules:
+            widths.append(layer.out_features if isinstance(layer, nn.Linear) else widths[-1])
+        shift, scale = rows.affine
+        return Layers(
+            tuple(_KINDS[type(layer)] for layer in self.modules),
+            tuple(widths),
+            rows.features.reshape(rows.total, rows.width).numpy(),
+            shift,
+            scale,
+            labels.numpy(),
+            np.array(rows.counts, np.int64),
+            None if rows.weights is None else rows.weights.numpy(),
+            torch.empty(0, dtype=rows.dtype).numpy().dtype,
+        )
 
     @cached_property
     def _linear(self) -> list[nn.Linear]:
