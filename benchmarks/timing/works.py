@@ -15,8 +15,10 @@ import gossamer as gs
 from benchmarks.timing.numpy_beer import (
     Array,
     Beer,
+    ColumnBeer,
     Evaluation,
     HiddenLayer,
+    HiddenLayerByClient,
     Logistic,
     gsgd_levels,
     packed,
@@ -101,7 +103,8 @@ def numpy_rounds(gradient: Logistic | HiddenLayer, x: Array, mixing: Any, method
     compressor, lr = method.compressor, method.lr
     assert isinstance(compressor, gs.gsgd)
     assert isinstance(lr, float)
-    return Beer(gradient, x, w - identity, lr, method.gamma, compressor.bits)
+    kind = ColumnBeer if isinstance(gradient, HiddenLayerByClient) else Beer
+    return kind(gradient, x, w - identity, lr, method.gamma, compressor.bits)
 
 
 def _identity(n: int) -> Any:
@@ -291,14 +294,19 @@ def hidden_layer(
     return rounds(Simulation(method, problem, mixing, [0], min(batch, problem.rows_per_client)))
 
 
-def numpy_hidden_layer(setting: Setting) -> Work:
+def numpy_hidden_layer(setting: Setting, kind: type[HiddenLayer] = HiddenLayer) -> Work:
     """Figure 2 in NumPy."""
     data, classes = load(setting, setting.images), 10
     shares = np.stack(gs.problems.split(data.labels, 10, "sorted"))
     images, labels = dense(data.features)[shares] / data.peak, data.labels[shares].astype(np.int64)
-    layer = HiddenLayer(images, labels, 32, classes, _batch(setting))
+    layer = kind(images, labels, 32, classes, _batch(setting))
     start = np.tile(np.random.default_rng(0).normal(0, 0.05, layer.d), (10, 1))
     return with_fewer_threads(in_numpy(numpy_rounds(layer, start, _ring(10), FIGURE_2)))
+
+
+def numpy_hidden_layer_by_client(setting: Setting) -> Work:
+    """The same in the layout of the published code."""
+    return numpy_hidden_layer(setting, HiddenLayerByClient)
 
 
 # Messages and packets.

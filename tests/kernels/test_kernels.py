@@ -14,11 +14,14 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy import sparse
 from torch import Tensor
 
 import gossamer as gs
 from gossamer import kernels, registry
 from gossamer.kernels import Blocks, Keys, Line, Stream, buffers, cpu, pool, reference, subtract, tensors
+from gossamer.kernels.cpu import expression
+from gossamer.kernels.cpu import vectors as vectors_of_llvm
 from gossamer.runtime.simulation import Simulation
 from gossamer.topology.graphs import build_graph
 
@@ -70,6 +73,22 @@ def test_dithering(given: Any, highest: int, tau: float) -> None:
     if found.is_finite:
         assert same(found.levels, expected.levels)
         assert same(found.moved, expected.moved)
+
+
+@given(st.integers(1, 9), st.integers(1, 3000), st.sampled_from([torch.float32, torch.float64]))
+@settings(deadline=None, max_examples=30)
+def test_results_past_the_caches(rows: int, d: int, dtype: torch.dtype) -> None:
+    random = torch.Generator().manual_seed(rows * d)
+    x, own = (torch.randn(rows, d, generator=random, dtype=torch.float64) for _ in range(2))
+    x, blocks, given = x.to(dtype), Blocks((d,)), (16, 1.5, dtype, torch.int8)
+    w = sparse.random_array((rows, rows), density=0.6, rng=np.random.default_rng(d), format="csr")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(vectors_of_llvm, "LARGE", 0)
+        found = cpu.dither(x, own, stream(rows), blocks, *given)
+        mixed = cpu.Mixer(w, CPU).add_levels(own, found.scale, found.levels, blocks, 0.7)
+    expected = reference.dither(x, own, stream(rows), blocks, *given)
+    assert same(found.moved, expected.moved)
+    assert same(mixed, reference.Mixer(w, CPU).add_levels(own, expected.scale, expected.levels, blocks, 0.7))
 
 
 @given(vectors())
@@ -209,10 +228,13 @@ def eager(a: Tensor, b: Tensor) -> Tensor:
     return a - b
 
 
+@pytest.mark.parametrize("large", [None, 0], ids=["cached", "past"])
 @pytest.mark.parametrize("lr", [0.1, torch.tensor(0.1, dtype=torch.float64), "column", "coordinate"], ids=str)
-def test_lines_are_what_torch_computes(lr: Any) -> None:
+def test_lines_are_what_torch_computes(lr: Any, large: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    if large is not None:
+        monkeypatch.setattr(expression, "LARGE", large)
     generator = torch.Generator().manual_seed(0)
-    n, d = 9, 4001
+    n, d = 9, 4001 if large is None else 40001
 
     def random(dtype: torch.dtype) -> Tensor:
         return torch.randn(n, d, generator=generator, dtype=torch.float64).to(dtype)

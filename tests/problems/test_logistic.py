@@ -6,10 +6,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 from reference import LogisticClients
 from scipy import sparse
 
 import gossamer as gs
+from gossamer.problems.data import readers
 from gossamer.problems.data.datasets import load
 from gossamer.problems.regression import LogisticRegression
 
@@ -92,6 +95,21 @@ def test_any_libsvm_file(tmp_path, suffix, pack, labels):  # type: ignore[no-unt
     assert torch.equal(problem.signed, expected / 2)
     assert problem.test is not None
     assert problem.test.features.tolist() == [[0.25, 0, 1, 0.5]]
+
+
+@given(st.text("01 2:3.5-e\n", max_size=40))
+@example("1 1:2 3\n4:5\n")
+@example("1 1:2:3 4\n")
+@example("1: 2 3\n")
+@example("1 1:2 \n\n-1 2:3 5:0")
+@settings(deadline=None, max_examples=300)
+def test_plain_libsvm_files_are_read_as_scikit_learn_reads_them(text: str) -> None:
+    found = readers._plain_libsvm(text.encode())
+    if found is not None:
+        features, labels = readers._any_libsvm(text.encode())
+        assert found[0].nnz == features.nnz
+        assert np.array_equal(found[0].toarray(), features.toarray()[:, : found[0].shape[1]])
+        assert np.array_equal(found[1], labels)
 
 
 def write(path: Path, content: bytes) -> Path:

@@ -14,6 +14,7 @@ from torch import Tensor
 Array = np.ndarray[Any, Any]
 
 _LARGE = 1 << 20  # bytes from which memory is kept
+_LINE = 64  # bytes; to a multiple of which it is aligned
 _NUMPY: dict[torch.dtype, Any] = {
     kind: torch.empty(0, dtype=kind).numpy().dtype
     for kind in (torch.bool, torch.int8, torch.int16, torch.int32, torch.int64, torch.float32, torch.float64)
@@ -66,13 +67,18 @@ def _block(size: int) -> Array:
     blocks = _kept.setdefault(size, [])
     for block in blocks:
         if sys.getrefcount(block) == 3:  # the list, `block` and the call: no array or tensor uses it
-            return block
+            return _aligned(block, size)
     for other in [known for known in _kept if known != size]:  # give back what nobody uses
         _kept[other] = [block for block in _kept[other] if sys.getrefcount(block) > 3]
         if not _kept[other]:
             del _kept[other]
-    blocks.append(np.empty(size, np.uint8))
-    return blocks[-1]
+    blocks.append(np.empty(size + _LINE, np.uint8))
+    return _aligned(blocks[-1], size)
+
+
+def _aligned(block: Array, size: int) -> Array:
+    begin = -block.ctypes.data % _LINE
+    return block[begin : begin + size]
 
 
 def clear() -> None:

@@ -24,6 +24,15 @@ class _Clock(event.Listener):
     def __init__(self) -> None:
         self.seconds, self._depth, self._since = 0.0, 0, 0.0
 
+    @contextlib.contextmanager
+    def running(self) -> Iterator[None]:
+        """Count what happens inside."""
+        self.on_start(None)
+        try:
+            yield
+        finally:
+            self.on_end(None)
+
     def on_start(self, event: Any) -> None:
         self._depth += 1
         if self._depth == 1:
@@ -35,13 +44,13 @@ class _Clock(event.Listener):
             self.seconds += time.perf_counter() - self._since
 
 
-_clock = _Clock()
-event.register("numba:compile", _clock)  # type: ignore[no-untyped-call]
+clock = _Clock()
+event.register("numba:compile", clock)  # type: ignore[no-untyped-call]
 
 
 def seconds() -> float:
     """Seconds spent compiling so far; a run does not count them as its own."""
-    return _clock.seconds
+    return clock.seconds
 
 
 def jit(**options: Any) -> Callable[[Any], Any]:

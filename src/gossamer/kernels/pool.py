@@ -100,7 +100,7 @@ def split(
     return call.run()
 
 
-_AT_ONCE = 1 << 17  # numbers that go through a chain at once
+_AT_ONCE = 1 << 15  # numbers that go through a chain at once
 
 
 def chained(calls: Sequence[Call]) -> list[Call]:

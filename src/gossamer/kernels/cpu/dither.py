@@ -11,6 +11,7 @@ from gossamer.kernels.blocks import Blocks
 from gossamer.kernels.buffers import empty
 from gossamer.kernels.compile import jit
 from gossamer.kernels.cpu.philox import fill, place
+from gossamer.kernels.cpu.vectors import add_past, goes_past, square_blocks
 from gossamer.kernels.pool import split
 from gossamer.kernels.reference import Dithered
 from gossamer.kernels.stream import Stream
@@ -45,8 +46,10 @@ def _add_squares(e: Any, lanes: Any) -> None:
 @jit()
 def _squares(value: Any, own: Any, shrink: Any, e: Any) -> Any:
     """The sum of ((value - own) / shrink)^2 in float64 by 16 lanes."""
-    lanes = np.zeros(16)
-    for start in range(0, len(value), _CHUNK):
+    lanes, begun = np.zeros(16), 0
+    if shrink is None:
+        begun = square_blocks(value, own, e, lanes)
+    for start in range(begun, len(value), _CHUNK):
         stop = min(len(value), start + _CHUNK)
         if own is None:
             _difference(value[start:stop], None, e[: stop - start])
@@ -95,8 +98,10 @@ def _round_at_random(e: Any, u: Any, by: Any, highest: Any, levels: Any) -> None
 
 
 @jit()
-def _moved(own: Any, w: Any, s: Any, out: Any) -> None:
-    if own.ctypes.data == out.ctypes.data:
+def _moved(own: Any, w: Any, s: Any, out: Any, is_past: bool) -> None:
+    if is_past:
+        add_past(own, w, s, out)
+    elif own.ctypes.data == out.ctypes.data:
         for j in range(len(out)):  # in place: said so, the loop is compiled for it
             out[j] += w[j] * s
     else:
@@ -107,7 +112,7 @@ def _moved(own: Any, w: Any, s: Any, out: Any) -> None:
 @jit()
 def _dither_rows(
     value: Any, own: Any, seeds: Any, clients: Any, where: Any, ends: Any, sizes: Any, norm: Any, scale: Any,
-    levels: Any, moved: Any, begin: int, end: int,
+    levels: Any, moved: Any, is_past: bool, begin: int, end: int,
 ) -> bool:  # fmt: skip
     """Norms, levels and moved surrogates of some rows; whether all numbers are finite."""
     d, is_finite, zero = value.shape[1], True, norm.dtype.type(0)
@@ -140,7 +145,7 @@ def _dither_rows(
                 by = by if by > zero else norm.dtype.type(1)
                 _round_at_random(e[at:to], u[at:to], by, highest, levels[i, low:high])
                 if own is not None:
-                    _moved(own[i, low:high], e[at:to], scale[i, b], moved[i, low:high])
+                    _moved(own[i, low:high], e[at:to], scale[i, b], moved[i, low:high], is_past)
                 low = high
                 b += high == ends[b]
     return is_finite
@@ -170,6 +175,6 @@ def dither(
     levels, symbols = empty(shape, kind)
     moved, to = (None, None) if own is None else empty(shape, own.dtype, [own.numpy()])
     given = x, None if own is None else own.numpy(), *stream.keys.arrays, where, blocks.ends, sizes
-    outs = norm_and_scale[0], norm_and_scale[1], symbols, to
+    outs = norm_and_scale[0], norm_and_scale[1], symbols, to, own is not None and goes_past(to, own.numpy())
     is_finite = split(rows, x.size, lambda begin, end: bool(_dither_rows(*given, *outs, begin, end)))
     return Dithered(numbers[0], numbers[1], levels, moved, is_finite)

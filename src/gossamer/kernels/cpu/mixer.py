@@ -10,6 +10,7 @@ from gossamer.kernels import reference
 from gossamer.kernels.blocks import Blocks
 from gossamer.kernels.buffers import empty
 from gossamer.kernels.compile import jit
+from gossamer.kernels.cpu.vectors import add_past, goes_past
 from gossamer.kernels.pool import split
 
 Array = np.ndarray[Any, Any]
@@ -44,8 +45,10 @@ def _start_three(sums: Any, q: Any, start: int, at: Any, s: Any, b: int, w: Any)
 
 
 @jit()
-def _add_sums(mixed: Any, sums: Any, a: float, out: Any) -> None:
-    if mixed is not None and mixed.ctypes.data == out.ctypes.data:
+def _add_sums(mixed: Any, sums: Any, a: float, out: Any, is_past: bool) -> None:
+    if mixed is not None and is_past:
+        add_past(mixed, sums, a, out)
+    elif mixed is not None and mixed.ctypes.data == out.ctypes.data:
         for j in range(len(out)):  # in place: said so, the loop is compiled for it
             out[j] += a * sums[j]
     elif mixed is None:
@@ -61,8 +64,8 @@ def _add_sums(mixed: Any, sums: Any, a: float, out: Any) -> None:
 
 @jit()
 def _add_rows(
-    indptr: Any, indices: Any, weights: Any, q: Any, scale: Any, ends: Any, mixed: Any, a: Any, out: Any, begin: int,
-    end: int,
+    indptr: Any, indices: Any, weights: Any, q: Any, scale: Any, ends: Any, mixed: Any, a: Any, out: Any, is_past: bool,
+    begin: int, end: int,
 ) -> None:  # fmt: skip
     """mixed + a W q for some rows; q is `scale` times q where there is a scale, and there may be no `mixed`."""
     n, d, sums, at = len(indptr) - 1, q.shape[1], np.empty(_CHUNK, np.float64), np.empty(3, np.int64)
@@ -93,9 +96,9 @@ def _add_rows(
                         b += 1
                 k += 1
             if mixed is None:
-                _add_sums(None, sums[: stop - start], a, out[i, start:stop])
+                _add_sums(None, sums[: stop - start], a, out[i, start:stop], False)
             else:
-                _add_sums(mixed[i, start:stop], sums[: stop - start], a, out[i, start:stop])
+                _add_sums(mixed[i, start:stop], sums[: stop - start], a, out[i, start:stop], is_past)
 
 
 class Mixer(reference.Mixer):
@@ -122,6 +125,6 @@ class Mixer(reference.Mixer):
         s, before = None if scale is None else scale.numpy(), None if mixed is None else mixed.numpy()
         kind, over = (torch.float64, []) if mixed is None else (mixed.dtype, [mixed.numpy()])
         out, to = empty(symbols.shape, kind, over)
-        given = *self._parts, symbols, s, ends, before, float(a), to
+        given = *self._parts, symbols, s, ends, before, float(a), to, before is not None and goes_past(to, before)
         split(len(symbols), symbols.size, lambda begin, end: _add_rows(*given, begin, end), (symbols, to))
         return out

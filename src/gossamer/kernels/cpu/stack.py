@@ -13,8 +13,8 @@ from torch import Tensor
 
 from gossamer.kernels.buffers import empty
 from gossamer.kernels.compile import jit
-from gossamer.kernels.cpu.addresses import fetch
 from gossamer.kernels.cpu.elementary import exp
+from gossamer.kernels.cpu.vectors import fetch
 from gossamer.kernels.layers import LINEAR, RELU, SIGMOID, Layers
 from gossamer.kernels.pool import split
 
