@@ -21,7 +21,7 @@ ACTIVATIONS = [nn.Sigmoid, nn.Tanh, nn.ReLU]
 @st.composite
 def problems(draw: st.DrawFn) -> ModuleProblem:
     """A small network of any depth, on bytes or numbers, with clients of equal or different sizes."""
-    widths = draw(st.lists(st.integers(1, 9), min_size=1, max_size=4))
+    widths = draw(st.lists(st.one_of(st.integers(1, 9), st.integers(15, 40)), min_size=1, max_size=4))
     layers: list[nn.Module] = []
     torch.manual_seed(draw(st.integers(0, 99)))
     for n, m in pairwise(widths):
@@ -29,9 +29,13 @@ def problems(draw: st.DrawFn) -> ModuleProblem:
     classes = draw(st.integers(2, 6))
     module = nn.Sequential(nn.Flatten(), *layers, nn.Linear(widths[-1], classes))
     random = np.random.default_rng(draw(st.integers(0, 99)))
-    features: Any = random.integers(0, 4, (40, 1, widths[0])).astype(np.uint8)
-    if draw(st.booleans()):
-        features = random.standard_normal((40, 1, widths[0]))
+    kind = draw(st.sampled_from(["bytes", "few", "numbers"]))
+    shape = 40, 1, widths[0]
+    features: Any = random.integers(0, 4, shape).astype(np.uint8)
+    if kind == "few":  # read by their entries
+        features *= random.random(shape) < 0.2
+    elif kind == "numbers":
+        features = random.standard_normal(shape)
     labels = random.integers(0, classes, 40)
     dtype, equal = draw(st.sampled_from(["float32", "float64"])), draw(st.booleans())
     data = (features, labels)

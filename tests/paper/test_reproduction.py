@@ -15,6 +15,7 @@ from commands import forked, gossamer
 from records import lines, write
 
 import gossamer as gs
+from gossamer.compression.layout import Layout
 from gossamer.errors import InputError, StoppedError
 from gossamer.files import alone_in
 from gossamer.paper import figures
@@ -25,6 +26,7 @@ from gossamer.paper.rates.studies import studies
 from gossamer.paper.reproduction import BOTH_WAYS, Plan, conclude, run_study
 from gossamer.records.record import read_record
 from gossamer.runtime.experiment import prepare
+from gossamer.streams import Streams
 
 
 def quick(figure: str = "fig1", seeds: tuple[int, ...] = (0,)) -> Job:
@@ -77,6 +79,10 @@ def test_as_published() -> None:
 def test_the_published_top_k_keeps_the_smallest() -> None:
     x = torch.tensor([[3.0, -4.0, 0.5, -1.0], [1.0, 2.0, 3.0, 4.0]])
     assert smallest_k(2)(x).dense().tolist() == [[0, -4, 0, -1], [1, 2, 0, 0]]
+    own, draw = torch.zeros(x.shape, dtype=torch.float64), Streams([0], [0, 1]).at(0, "h")
+    message, moved = smallest_k(2).follow(x, own, draw, Layout.whole(x.shape[1]), x.dtype)
+    assert torch.equal(message.dense(), smallest_k(2)(x).dense()), "also in a run"
+    assert torch.equal(moved, message.dense().double())
     assert gs.top_k(2)(x).dense().tolist() == [[3, -4, 0, 0], [0, 0, 3, 4]]
 
 

@@ -12,7 +12,7 @@ from gossamer.compression.base import Compressor, Followed, Message
 from gossamer.compression.dense import identity
 from gossamer.compression.layout import Layout
 from gossamer.errors import InputError
-from gossamer.kernels import tensors
+from gossamer.kernels import begin, tensors
 from gossamer.streams import Draw
 
 
@@ -65,7 +65,7 @@ class Sent:
 
     def mixed(self) -> tuple[Tensor, ...]:
         """For each vector z, its weighted sum z W, in float64; zero where nothing was sent."""
-        return self.pending.wait()
+        return tuple(begin(mixed) for mixed in self.pending.wait())
 
     def dense(self) -> tuple[Tensor, ...]:
         """What the neighbours get of the vectors that were sent: the vectors themselves, if not compressed."""
@@ -75,7 +75,7 @@ class Sent:
         """For each vector z, z (W - I): adding it to z keeps the mean of z exactly."""
         return tuple(
             mixed if message is None else mixed - message.dense()
-            for message, mixed in zip(self.messages, self.pending.wait(), strict=True)
+            for message, mixed in zip(self.messages, self.mixed(), strict=True)
         )
 
 
@@ -147,7 +147,8 @@ class Round:
 
     def compress(self, compressor: Compressor, z: Tensor, name: str) -> Message:
         """C(z), in the models' type. The name keys its randomness: a random compressor needs one for each call."""
-        z = tensors(z)[0].to(self.dtype)
+        line = begin(z)
+        z = tensors(line, line.to(self.dtype))[1]  # in one pass: z itself is asked for later
         message = compressor(z, self.random(name))
         self._measure(message, z)
         return message

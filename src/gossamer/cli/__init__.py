@@ -7,6 +7,8 @@ Nothing heavy is imported here, so that `--help`, `--version` and error messages
 what each command takes, and names the module that is imported when the command is called.
 """
 
+import atexit
+import gc
 import signal
 from collections.abc import Sequence
 
@@ -20,6 +22,7 @@ __all__ = ["main"]
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The entry point of the `gossamer` command."""
+    atexit.register(gc.freeze)  # the interpreter ends at once: else it looks through all modules for garbage first
     mend_streams()
     show_warnings_as_lines()
     try:

@@ -139,8 +139,8 @@ class Seeded(Proportional):
 
 
 @dataclass(frozen=True)
-class _Keeps(Compressor):
-    """The settings that top_k and rand_k share."""
+class Keeps(Compressor):
+    """The settings of compressors that keep k coordinates."""
 
     k: int | None = None
     fraction: float | None = None
@@ -168,7 +168,7 @@ class _Keeps(Compressor):
 
 @compressors.register("top_k")
 @dataclass(frozen=True)
-class top_k(_Keeps):
+class top_k(Keeps):
     """top_k: keeps the k coordinates of largest magnitude (BEER, appendix A; Stich et al., 2018). alpha = k / d.
 
     Ties go to the lowest index, on every device.
@@ -199,7 +199,7 @@ class top_k(_Keeps):
 
 @compressors.register("rand_k")
 @dataclass(frozen=True)
-class rand_k(_Keeps):
+class rand_k(Keeps):
     """rand_k: keeps k coordinates drawn at random; a seed is sent instead of their indices. alpha = k / d.
 
     Args:

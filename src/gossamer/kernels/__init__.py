@@ -30,7 +30,7 @@ from gossamer.kernels.lines import begin as begin
 from gossamer.kernels.lines import difference as difference
 from gossamer.kernels.lines import subtract as subtract
 from gossamer.kernels.lines import tensors as tensors
-from gossamer.kernels.pool import is_recording
+from gossamer.kernels.pool import finite, is_recording, split
 from gossamer.kernels.products import combination as combination
 from gossamer.kernels.products import outputs as outputs
 from gossamer.kernels.reference import Dithered as Dithered
@@ -39,7 +39,6 @@ from gossamer.kernels.reference import Mixer as Mixer
 from gossamer.kernels.reference import Powered as Powered
 from gossamer.kernels.reference import Signed as Signed
 from gossamer.kernels.reference import add_weighted as add_weighted
-from gossamer.kernels.reference import move as move
 from gossamer.kernels.reference import packed_size as packed_size
 from gossamer.kernels.reference import power_values as power_values
 from gossamer.kernels.stream import Keys as Keys
@@ -142,6 +141,9 @@ def below(stream: Stream, high: Tensor, width: int) -> Tensor:
 
 def are_finite(*values: Tensor) -> bool:
     """Whether all numbers are finite; False also where their sum is not. The program waits for the device."""
+    if is_recording():
+        noted = [split(len(x), x.numel(), finite(x.numpy())) for x in values]
+        return all(noted)
     found: bool = _checks(values[0]).are_finite(*values)
     return found
 
@@ -194,6 +196,11 @@ def keep(x: Tensor, own: Tensor, blocks: Blocks, k: int) -> Kept:
     """The k numbers of largest size of each block, and own moved by them; see `reference.keep`."""
     kept: Kept = backend(x.device).keep(x, own, blocks, k)
     return kept
+
+
+def move(own: Tensor, q: Tensor, a: float = 1.0) -> Tensor:
+    """H + a Q, in the type of H; see `reference.move`."""
+    return tensors(begin(own) + (q if a == 1 else a * begin(q)))[0]
 
 
 def make_mixer(w: Any, device: torch.device) -> Mixer:

@@ -10,11 +10,13 @@ from typing import Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
+from scipy import sparse
 from torch import Tensor
 
 from gossamer.errors import InputError
 
 Array = npt.NDArray[Any]
+_SPARSE_SHARE = 1 / 4  # of bytes that are not zero, up to which rows are stored as their entries
 LINEAR, SIGMOID, TANH, RELU = range(4)
 
 
@@ -54,7 +56,21 @@ class Layers:
         first = np.cumsum(self.counts) - self.counts
         numbers = np.array([self.shift, 1 / self.scale], self.dtype)
         kinds, widths = np.array(self.kinds, np.int64), np.array(self.widths, np.int64)
-        return first, self.counts, self.features, numbers, self.labels, kinds, widths
+        return first, self.counts, self.features, numbers, *self._entries, self.labels, kinds, widths
+
+    @cached_property
+    def _entries(self) -> tuple[Any, ...]:
+        """Where each row begins, columns, and bytes of those that are not zero, and the numbers that bytes stand for.
+
+        Empty where rows are not mostly zero, as images are, or no linear layer comes first.
+        """
+        table = (np.arange(256) / self.scale).astype(self.dtype)
+        none = np.empty(0, np.uint64), np.empty(0, np.uint16), np.empty(0, np.uint8), table
+        fits = self.features.dtype == np.uint8 and self.shift == 0 and self.kinds[0] == LINEAR
+        if not fits or self.widths[0] > 1 << 16 or np.count_nonzero(self.features) > _SPARSE_SHARE * self.features.size:
+            return none
+        rows = sparse.csr_array(self.features)
+        return rows.indptr.astype(np.uint64), rows.indices.astype(np.uint16), rows.data, table
 
     def arrays(self, x: Tensor, batch: Tensor) -> tuple[Array, Array]:
         """Models and minibatches as contiguous arrays. Compiled loops read memory unchecked, so shapes must fit."""

@@ -224,7 +224,8 @@ def begin(x: Tensor) -> Tensor:
     """x as the beginning of a line, where lines are computed in one pass on a CPU."""
     from gossamer.kernels import has_lines
 
-    if x.is_cuda or x.dim() != 2 or not x.is_contiguous() or x.dtype not in _FLOATS or not has_lines(x):
+    is_fit = not isinstance(x, Line) and not x.is_cuda and x.dim() == 2 and x.is_contiguous() and x.dtype in _FLOATS
+    if not is_fit or not has_lines(x):
         return x
     line: Any = Line("load", None, None, x.dtype, x)
     line.result = x
@@ -248,4 +249,4 @@ def difference(value: Tensor, own: Tensor, dtype: torch.dtype) -> Tensor:
     fits = value.shape == own.shape and value.is_contiguous() and own.is_contiguous() and value.dim() == 2
     if not fits or not has_lines(value):
         return (value - own).to(dtype)
-    return tensors(Line("sub", value, own, torch.promote_types(value.dtype, own.dtype), value).to(dtype))[0]
+    return tensors(Line("sub", value, own, _wider(value.dtype, own.dtype), value).to(dtype))[0]

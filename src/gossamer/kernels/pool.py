@@ -32,6 +32,8 @@ class Call(NamedTuple):
     """Of a kernel that reads other rows than its own: what it reads so, and what it writes."""
     is_blas: bool = False
     """Whether it calls a BLAS, which must then keep to one thread."""
+    kernels: int = 1
+    """How many it consists of: threads take turns in the Python between them."""
 
     def run(self) -> bool:
         """At once if there is little work, else in as many threads as torch has, or as `workers` says.
@@ -42,7 +44,7 @@ class Call(NamedTuple):
             return self._run()
 
     def _run(self) -> bool:
-        count = min(self.rows, _most.get() or torch.get_num_threads()) if self.work >= _WORTH else 1
+        count = min(self.rows, _most.get() or torch.get_num_threads()) if self.work >= _WORTH * self.kernels else 1
         if count <= 1:
             return self.function(0, self.rows) is not False
         ends = [self.rows * (k + 1) // count for k in range(count)]
@@ -100,6 +102,11 @@ def split(
     return call.run()
 
 
+def finite(numbers: Array) -> Callable[[int, int], bool]:
+    """Whether some rows are finite, and so is their sum."""
+    return lambda begin, end: bool(np.isfinite(numbers[begin:end].sum()))
+
+
 _AT_ONCE = 1 << 15  # numbers that go through a chain at once
 
 
@@ -137,7 +144,8 @@ def _chain(chain: list[Call]) -> Call:
                     return False
         return True
 
-    return Call(rows, sum(one.work for one in chain), run, is_blas=any(one.is_blas for one in chain))
+    work, is_blas = sum(one.work for one in chain), any(one.is_blas for one in chain)
+    return Call(rows, work, run, is_blas=is_blas, kernels=len(chain))
 
 
 @cache

@@ -8,17 +8,19 @@ from dataclasses import dataclass, replace
 from torch import Tensor
 
 from gossamer.compression.layout import Layout
-from gossamer.compression.sparse import Sparse, top_k
+from gossamer.compression.sparse import Keeps, Sparse
 from gossamer.spec import Spec, Table
 from gossamer.streams import Draw
 
 
 @dataclass(frozen=True)
-class smallest_k(top_k):
+class smallest_k(Keeps):
     """The published top_k: keeps the k smallest signed values, not the k of largest magnitude.
 
     No contraction is known of it: `alpha` is the one that was believed in.
     """
+
+    is_deterministic = True
 
     def compress(self, x: Tensor, draw: Draw, layout: Layout) -> Sparse:
         """Keep the smallest of each row."""

@@ -167,9 +167,9 @@ def conclude(plan: Plan, command: str) -> Reproduced:
     (plan.folder / "figures").mkdir(parents=True, exist_ok=True)
     pictures = []
     for name, (title, runs) in pictured.items():
-        for ending in (".png", ".pdf"):
-            pictures.append(plan.folder / "figures" / f"{name}{ending}")
-            panels_figure(runs, pictures[-1], title)
+        both = [plan.folder / "figures" / f"{name}{ending}" for ending in (".png", ".pdf")]
+        panels_figure(runs, *both, title=title)
+        pictures += both
     about = {
         "title": "The BEER paper, reproduced" + (" (a rehearsal)" if plan.quick else ""),
         "command": command,

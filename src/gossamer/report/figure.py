@@ -24,7 +24,6 @@ LOOK: dict[Any, Any] = {
     "grid.alpha": 0.25,
     "axes.axisbelow": True,
     "figure.dpi": 200,
-    "savefig.bbox": "tight",
     "figure.titlesize": 13,
     "figure.titleweight": "normal",
 }
@@ -42,10 +41,10 @@ _X = {"round": "rounds", "bits": "bits sent on one link", "bits_nominal": "nomin
 _Y = {"grad_norm": r"gradient norm  $\|\nabla f(\bar{x})\|$", "accuracy": "test accuracy"}
 
 
-def panels_figure(records: Sequence[Record], path: Path, title: str = "") -> None:
-    """Draw gradient norm and test accuracy against rounds, bits sent and nominal bits; for print."""
+def panels_figure(records: Sequence[Record], *paths: Path, title: str = "") -> None:
+    """Draw gradient norm and test accuracy against rounds, bits sent and nominal bits; for print, in any formats."""
     columns = [y for y in _Y if any(row.value(y) is not None for record in records for row in record.rows)]
-    with drawing(path, 7.2, 7.2, title, PRINT) as figure:
+    with drawing(paths, 7.2, 7.2, title, PRINT) as figure:
         panels: Any = figure.subplots(len(_X), max(1, len(columns)), squeeze=False, sharey="col", sharex="row")
         cells = [(panels[row][column], x, y) for row, x in enumerate(_X) for column, y in enumerate(columns)]
         for number, (label, lines) in enumerate(_by_label(records)):
@@ -131,8 +130,10 @@ def _draw(axes: Any, records: Sequence[Record], x: str, label: str, style: Style
 
 
 @contextlib.contextmanager
-def drawing(path: Path, width: float, height: float, title: str = "", look: dict[Any, Any] = LOOK) -> Iterator[Any]:
-    """Give a figure to draw on, and save it as a whole at the end (PNG, PDF, SVG)."""
+def drawing(
+    path: Path | Sequence[Path], width: float, height: float, title: str = "", look: dict[Any, Any] = LOOK
+) -> Iterator[Any]:
+    """Give a figure to draw on, and save it as a whole at the end (PNG, PDF, SVG), under one path or several."""
     import matplotlib
     from matplotlib.figure import Figure
 
@@ -142,5 +143,10 @@ def drawing(path: Path, width: float, height: float, title: str = "", look: dict
         yield figure
         if title:
             figure.suptitle(plain(title))
-        with replacing(path, alone=False) as beside:
-            figure.savefig(beside, format=path.suffix.lstrip(".") or "png")
+        engine = figure.get_layout_engine()
+        assert engine is not None
+        engine.execute(figure)
+        figure.set_layout_engine("none")  # the layout is found; every file would find it again
+        for one in [path] if isinstance(path, Path) else path:
+            with replacing(one, alone=False) as beside:
+                figure.savefig(beside, format=one.suffix.lstrip(".") or "png")

@@ -10,7 +10,7 @@ from gossamer.kernels.blocks import Blocks
 from gossamer.kernels.buffers import empty
 from gossamer.kernels.compile import jit
 from gossamer.kernels.pool import split
-from gossamer.kernels.reference import Kept, kept_at
+from gossamer.kernels.reference import Kept
 
 
 @jit()
@@ -69,6 +69,26 @@ def largest(x: Tensor, blocks: Blocks, k: int) -> Tensor:
     return out
 
 
+@jit()
+def _keep_rows(x: Any, own: Any, places: Any, values: Any, moved: Any, dense: Any, begin: int, end: int) -> None:
+    zero = x.dtype.type(0)
+    for i in range(begin, end):
+        for j in range(x.shape[1]):
+            moved[i, j] = own[i, j]
+            dense[i, j] = zero
+        for k in range(places.shape[1]):
+            j = places[i, k]
+            values[i, k] = dense[i, j] = x[i, j]
+            moved[i, j] += x[i, j]
+
+
 def keep(x: Tensor, own: Tensor, blocks: Blocks, k: int) -> Kept:
     """The numbers that `largest` finds, and own + them: see `reference.keep`."""
-    return kept_at(x, own, largest(x, blocks, k))
+    found, numbers, before = largest(x, blocks, k), x.numpy(), own.numpy()
+    places = found.numpy()
+    kept, values = empty(places.shape, x.dtype)
+    moved, to = empty(numbers.shape, own.dtype, [before])
+    whole, dense = empty(numbers.shape, x.dtype)
+    given = numbers, before, places, values, to, dense
+    split(len(numbers), numbers.size, lambda begin, end: _keep_rows(*given, begin, end))
+    return Kept(found, kept, moved, whole)

@@ -1,7 +1,8 @@
 """Gradients of networks of linear layers on a CPU: client by client, in one pass over the rows of its minibatch.
 
 The products are those of NumPy's kind of library (a BLAS) on one thread, so that a client's numbers do not depend on
-who is computed beside it. The data rows are converted when they are read.
+who is computed beside it. The data rows are converted when they are read. Of rows of bytes that are mostly zero, the
+first layer reads the other entries only.
 """
 
 import threading
@@ -14,11 +15,12 @@ from torch import Tensor
 from gossamer.kernels.buffers import empty
 from gossamer.kernels.compile import jit
 from gossamer.kernels.cpu.elementary import exp
-from gossamer.kernels.cpu.vectors import fetch
+from gossamer.kernels.cpu.vectors import add_outer_product, add_sparse_product, fetch, transpose
 from gossamer.kernels.layers import LINEAR, RELU, SIGMOID, Layers
 from gossamer.kernels.pool import split
 
 _PARTS, _ROWS = 16, 256  # into which all rows are divided for measurements, whatever the threads; rows at once
+_LANES = 16  # of a first layer's outputs
 _SOON = 12  # rows: those of a minibatch lie anywhere, and are asked for before they are read
 
 
@@ -60,29 +62,42 @@ def _read(features: Any, row: int, shift: Any, factor: Any, out: Any) -> None:
 
 
 @jit()
-def _derive(z: Any, label: int, rows: int) -> None:
-    """Cross-entropy's derivative by the outputs z of one row, divided by the number of rows."""
-    largest, total = z[0], z.dtype.type(0)
+def _exponentials(z: Any, largest: Any) -> None:
+    """Replace each row of outputs by exp(z - its largest), which is noted."""
+    for r in range(z.shape[0]):
+        largest[r] = z[r, 0]
+        for j in range(1, z.shape[1]):
+            largest[r] = max(largest[r], z[r, j])
+        for j in range(z.shape[1]):
+            z[r, j] -= largest[r]
+    flat = z.reshape(z.size)
+    for k in range(flat.size):
+        flat[k] = exp(flat[k])
+
+
+@jit()
+def _derive(z: Any, label: int, factor: Any) -> None:
+    """Cross-entropy's derivative by the outputs of one row, times a factor, from their exponentials."""
+    total = z.dtype.type(0)
     for j in range(z.size):
-        largest = max(largest, z[j])
-    for j in range(z.size):
-        z[j] = exp(z[j] - largest)
         total += z[j]
     for j in range(z.size):
         z[j] /= total
     z[label] -= z.dtype.type(1)
     for j in range(z.size):
-        z[j] /= z.dtype.type(rows)
+        z[j] *= factor
 
 
 @jit()
-def _forward(x: Any, kinds: Any, widths: Any, rows: int, space: Any) -> None:
-    """The outputs of all layers, one after another; the inputs are there."""
+def _forward(x: Any, kinds: Any, widths: Any, rows: int, space: Any, first: int) -> None:
+    """The outputs of all layers from the first on, one after another; its inputs are there."""
     at = p = 0
     for k in range(len(kinds)):
         n, m = widths[k], widths[k + 1]
         after = at + rows * n
-        if kinds[k] == LINEAR:
+        if k < first:
+            p += m * n + m
+        elif kinds[k] == LINEAR:
             z = space[after : after + rows * m].reshape((rows, m))
             np.dot(space[at:after].reshape((rows, n)), x[p : p + m * n].reshape((m, n)).T, z)
             bias = x[p + m * n : p + m * n + m]
@@ -96,21 +111,22 @@ def _forward(x: Any, kinds: Any, widths: Any, rows: int, space: Any) -> None:
 
 
 @jit()
-def _backward(x: Any, kinds: Any, widths: Any, rows: int, space: Any, back: Any, spare: Any, out: Any) -> None:
-    """The gradient, from the derivatives by the outputs of the last layer, which are in `back`."""
+def _backward(
+    x: Any, kinds: Any, widths: Any, rows: int, space: Any, back: Any, spare: Any, out: Any, first: int
+) -> None:
+    """The gradient, from the derivatives by the outputs of the last layer, which are in `back`.
+
+    It goes as far as the first layer; the derivatives by its inputs are then in `back`, if another comes before it.
+    """
     at, p = space.size - rows * widths[-1], x.size
-    for k in range(len(kinds) - 1, -1, -1):
+    for k in range(len(kinds) - 1, first - 1, -1):
         n, m = widths[k], widths[k + 1]
         before, here = at - rows * n, back[: rows * m]
         if kinds[k] == LINEAR:
             p -= m * n + m
             d = here.reshape((rows, m))
             np.dot(d.T, space[before:at].reshape((rows, n)), out[p : p + m * n].reshape((m, n)))
-            for j in range(m):
-                total = 0.0
-                for r in range(rows):
-                    total += np.float64(d[r, j])
-                out[p + m * n + j] = total
+            _sum_columns(d, out[p + m * n : p + m * n + m])
             if k:
                 np.dot(d, x[p : p + m * n].reshape((m, n)), spare[: rows * n].reshape((rows, n)))
                 back[: rows * n] = spare[: rows * n]
@@ -120,33 +136,93 @@ def _backward(x: Any, kinds: Any, widths: Any, rows: int, space: Any, back: Any,
 
 
 @jit()
-def _gradient_rows(
-    x: Any, batch: Any, first: Any, counts: Any, features: Any, numbers: Any, labels: Any, kinds: Any, widths: Any,
-    out: Any, whole: Any, begin: int, end: int,
-) -> int:  # fmt: skip
-    """Write the gradients of some models; -1, or a model whose minibatch has a row that its client does not have.
+def _read_sparse(x: Any, widths: Any, row: int, indptr: Any, indices: Any, values: Any, table: Any, matrix: Any,
+                 wide: Any, out: Any) -> None:  # fmt: skip
+    """The outputs of a first, linear layer for one sparse row; `matrix` has its weights, transposed."""
+    n, m = widths[0], widths[1]
+    begin, end = np.int64(indptr[row]), np.int64(indptr[row + 1])
+    wide[:m] = x[m * n : m * n + m]
+    wide[m:] = 0
+    add_sparse_product(wide, matrix, indices[begin:end], values[begin:end], table)
+    out[:] = wide[:m]
 
-    `whole` has room for the outputs of all layers, and twice for the largest of them.
-    """
-    rows, inputs, outputs = batch.shape[1], widths[0], widths[-1]
+
+@jit()
+def _derive_sparse(back: Any, row: int, indptr: Any, indices: Any, values: Any, table: Any, wide: Any,
+                   matrix: Any) -> None:  # fmt: skip
+    """Add the part of one sparse row to the gradient of a first, linear layer, transposed."""
+    begin, end = np.int64(indptr[row]), np.int64(indptr[row + 1])
+    wide[: back.size] = back
+    wide[back.size :] = 0
+    add_outer_product(matrix, wide, indices[begin:end], values[begin:end], table)
+
+
+@jit()
+def _sum_columns(d: Any, out: Any) -> None:
+    sums = np.zeros(d.shape[1])
+    for r in range(d.shape[0]):
+        for j in range(d.shape[1]):
+            sums[j] += np.float64(d[r, j])
+    out[:] = sums
+
+
+@jit()
+def _room_of(whole: Any, rows: int, widths: Any) -> Any:
+    """The outputs of all layers, twice room for the largest of them, a first layer transposed, and one row of it."""
     size, most = rows * widths.sum(), rows * widths[1:].max()
-    space, back, spare = whole[:size], whole[size : size + most], whole[size + most : size + 2 * most]
-    place, width = np.int64(features.ctypes.data), inputs * features.itemsize
+    lanes = -(-widths[1] // _LANES) * _LANES
+    at = size + 2 * most
+    matrix = whole[at : at + widths[0] * lanes].reshape((widths[0], lanes))
+    wide = whole[at + widths[0] * lanes : at + (widths[0] + 1) * lanes]
+    return whole[:size], whole[size : size + most], whole[size + most : at], matrix, wide
+
+
+def _room_size(rows: int, widths: tuple[int, ...]) -> int:
+    return rows * (sum(widths) + 2 * max(widths[1:])) + (widths[0] + 1) * (widths[1] + _LANES)
+
+
+@jit()
+def _gradient_rows(
+    x: Any, batch: Any, first: Any, counts: Any, features: Any, numbers: Any, indptr: Any, indices: Any, values: Any,
+    table: Any, labels: Any, kinds: Any, widths: Any, out: Any, whole: Any, begin: int, end: int,
+) -> int:  # fmt: skip
+    """Write the gradients of some models; -1, or a model whose minibatch has a row that its client does not have."""
+    rows, n, m, outputs, is_sparse = batch.shape[1], widths[0], widths[1], widths[-1], indptr.size > 0
+    space, back, spare, matrix, wide = _room_of(whole, rows, widths)
+    place, width = np.int64(features.ctypes.data), n * features.itemsize
+    columns, bytes_ = np.int64(indices.ctypes.data), np.int64(values.ctypes.data)
+    share = x.dtype.type(1) / x.dtype.type(rows)
     for i in range(begin, end):
         client = i % len(first)
         for r in range(rows):
             if batch[i, r] < 0 or batch[i, r] >= counts[client]:
                 return i
+        if is_sparse:
+            transpose(x[i, : m * n].reshape((m, n)), matrix)
         for r in range(rows):
-            row = first[client] + batch[i, r]
-            soon = first[client] + batch[i, min(r + _SOON, rows - 1)]
-            fetch(place + soon * width, width)
-            _read(features, row, numbers[0], numbers[1], space[r * inputs : (r + 1) * inputs])
-        _forward(x[i], kinds, widths, rows, space)
+            row, soon = first[client] + batch[i, r], first[client] + batch[i, min(r + _SOON, rows - 1)]
+            if is_sparse:
+                start, many = np.int64(indptr[soon]), np.int64(indptr[soon + 1]) - np.int64(indptr[soon])
+                fetch(columns + 2 * start, 2 * many)
+                fetch(bytes_ + start, many)
+                z = space[rows * n + r * m : rows * n + (r + 1) * m]
+                _read_sparse(x[i], widths, row, indptr, indices, values, table, matrix, wide, z)
+            else:
+                fetch(place + soon * width, width)
+                _read(features, row, numbers[0], numbers[1], space[r * n : (r + 1) * n])
+        _forward(x[i], kinds, widths, rows, space, int(is_sparse))
         back[: rows * outputs] = space[space.size - rows * outputs :]
+        _exponentials(back[: rows * outputs].reshape((rows, outputs)), spare)
         for r in range(rows):
-            _derive(back[r * outputs : (r + 1) * outputs], labels[first[client] + batch[i, r]], rows)
-        _backward(x[i], kinds, widths, rows, space, back, spare, out[i])
+            _derive(back[r * outputs : (r + 1) * outputs], labels[first[client] + batch[i, r]], share)
+        _backward(x[i], kinds, widths, rows, space, back, spare, out[i], int(is_sparse))
+        if is_sparse:
+            matrix[:] = 0
+            for r in range(rows):
+                row, d = first[client] + batch[i, r], back[r * m : (r + 1) * m]
+                _derive_sparse(d, row, indptr, indices, values, table, wide, matrix)
+            transpose(matrix[:, :m], out[i, : m * n].reshape((m, n)))
+            _sum_columns(back[: rows * m].reshape((rows, m)), out[i, m * n : m * n + m])
     return -1
 
 
@@ -166,7 +242,7 @@ def layer_gradients(layers: Layers, x: Tensor, batch: Tensor) -> Tensor:
     out, to = empty(models.shape, x.dtype)
     given = models, drawn, *layers.parts, to
     bad: set[int] = set()
-    room = drawn.shape[1] * (sum(layers.widths) + 2 * max(layers.widths[1:]))
+    room = _room_size(drawn.shape[1], layers.widths)
 
     def run(begin: int, end: int) -> bool:
         bad.add(int(_gradient_rows(*given, _room(room, models.dtype), begin, end)))
@@ -179,42 +255,62 @@ def layer_gradients(layers: Layers, x: Tensor, batch: Tensor) -> Tensor:
 
 
 @jit()
-def _judge(z: Any, label: int, weight: Any, sums: Any) -> None:
-    """Add the loss of a row with outputs z, and whether its largest output, the first of equals, is at its label."""
-    best, total = 0, 0.0
-    for j in range(1, z.size):
-        best = j if z[j] > z[best] else best
-    for j in range(z.size):
-        total += np.float64(exp(z[j] - z[best]))
-    sums[0] += weight * (np.log(total) + np.float64(z[best]) - np.float64(z[label]))
-    sums[1] += best == label
+def _judge(z: Any, labels: Any, weights: Any, sums: Any, spare: Any) -> None:
+    """Add the losses of rows with outputs z, and whether the largest of a row, the first of equals, is at its label.
+
+    The exponentials of the outputs are left.
+    """
+    at_label = spare[z.shape[0] :]
+    for r in range(z.shape[0]):
+        best = 0
+        for j in range(1, z.shape[1]):
+            best = j if z[r, j] > z[r, best] else best
+        sums[1] += best == labels[r]
+        at_label[r] = z[r, labels[r]]
+    _exponentials(z, spare)
+    for r in range(z.shape[0]):
+        total = 0.0
+        for j in range(z.shape[1]):
+            total += np.float64(z[r, j])
+        loss = np.log(total) + np.float64(spare[r]) - np.float64(at_label[r])
+        sums[0] += loss * (weights[r] if weights.size else 1.0)
 
 
 @jit()
 def _measure_rows(
-    x: Any, features: Any, numbers: Any, labels: Any, weights: Any, kinds: Any, widths: Any, whole: Any, begin: int,
-    end: int, sums: Any, part: Any, gradient: Any,
+    x: Any, features: Any, numbers: Any, indptr: Any, indices: Any, values: Any, table: Any, labels: Any, kinds: Any,
+    widths: Any, weights: Any, whole: Any, begin: int, end: int, sums: Any, part: Any, gradient: Any,
 ) -> None:  # fmt: skip
     """Add up losses, hits and, if there is room for them, gradients of one model over some rows."""
-    inputs, outputs, one = widths[0], widths[-1], x.dtype.type(1)
+    n, m, outputs, one, is_sparse = widths[0], widths[1], widths[-1], x.dtype.type(1), indptr.size > 0
+    _, _, _, matrix, wide = _room_of(whole, _ROWS, widths)
     for first in range(begin, end, _ROWS):
         rows = min(_ROWS, end - first)
-        size, most = rows * widths.sum(), rows * widths[1:].max()
-        space, back, spare = whole[:size], whole[size : size + most], whole[size + most : size + 2 * most]
+        space, back, spare, _, _ = _room_of(whole, rows, widths)
+        if is_sparse:
+            transpose(x[: m * n].reshape((m, n)), matrix)
         for r in range(rows):
-            _read(features, first + r, numbers[0], numbers[1], space[r * inputs : (r + 1) * inputs])
-        _forward(x, kinds, widths, rows, space)
-        back[: rows * outputs] = space[size - rows * outputs :]
-        for r in range(rows):
-            z, label = back[r * outputs : (r + 1) * outputs], labels[first + r]
-            weight = weights[first + r] if weights.size else 1.0
-            _judge(z, label, weight, sums)
-            if gradient.size:
-                _derive(z, label, 1)
-                for j in range(outputs):
-                    z[j] *= x.dtype.type(weight) if weights.size else one
+            if is_sparse:
+                z = space[rows * n + r * m : rows * n + (r + 1) * m]
+                _read_sparse(x, widths, first + r, indptr, indices, values, table, matrix, wide, z)
+            else:
+                _read(features, first + r, numbers[0], numbers[1], space[r * n : (r + 1) * n])
+        _forward(x, kinds, widths, rows, space, int(is_sparse))
+        back[: rows * outputs] = space[space.size - rows * outputs :]
+        some = weights[first : first + rows]
+        _judge(back[: rows * outputs].reshape((rows, outputs)), labels[first : first + rows], some, sums, spare)
         if gradient.size:
-            _backward(x, kinds, widths, rows, space, back, spare, part)
+            for r in range(rows):
+                weight = x.dtype.type(some[r]) if some.size else one
+                _derive(back[r * outputs : (r + 1) * outputs], labels[first + r], weight)
+            _backward(x, kinds, widths, rows, space, back, spare, part, int(is_sparse))
+            if is_sparse:
+                matrix[:] = 0
+                for r in range(rows):
+                    d = back[r * m : (r + 1) * m]
+                    _derive_sparse(d, first + r, indptr, indices, values, table, wide, matrix)
+                transpose(matrix[:, :m], part[: m * n].reshape((m, n)))
+                _sum_columns(back[: rows * m].reshape((rows, m)), part[m * n : m * n + m])
             for j in range(gradient.size):
                 gradient[j] += np.float64(part[j])
 
@@ -223,10 +319,9 @@ def layer_measures(layers: Layers, models: Tensor, derive: bool) -> tuple[Tensor
     """Mean losses, shares of hits and gradients over all rows: see `layers.Layers`."""
     x, d, total = layers.points(models), layers.d, len(layers.labels)
     _, _, *data = layers.parts
-    features, numbers, labels, kinds, widths = data
     weights = np.empty(0) if layers.weights is None else layers.weights
     sums, gradients = np.zeros((len(x), _PARTS, 2)), np.zeros((len(x), _PARTS, d if derive else 0))
-    room = _ROWS * (sum(layers.widths) + 2 * max(layers.widths[1:]))
+    room = _room_size(_ROWS, layers.widths)
 
     def run(begin: int, end: int) -> None:
         for at in range(begin, end):
@@ -234,7 +329,7 @@ def layer_measures(layers: Layers, models: Tensor, derive: bool) -> tuple[Tensor
             mine = total * part // _PARTS, total * (part + 1) // _PARTS
             own = _room(room + d, x.dtype)
             into = sums[model, part], own[room:], gradients[model, part]
-            _measure_rows(x[model], features, numbers, labels, weights, kinds, widths, own[:room], *mine, *into)
+            _measure_rows(x[model], *data, weights, own[:room], *mine, *into)
 
     split(len(x) * _PARTS, float(x.size) * total, run, is_blas=True)
     means = torch.from_numpy(sums.sum(axis=1) / total)

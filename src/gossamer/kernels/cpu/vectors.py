@@ -1,4 +1,5 @@
-"""What numba cannot say of its own: memory fetched ahead, results written past the caches, sums kept in registers.
+"""What numba cannot say of its own: memory fetched ahead, results written past the caches, sums kept in registers,
+small matrices transposed.
 
 Each is a few instructions in LLVM's language, and a loop that uses them.
 """
@@ -163,3 +164,139 @@ def square_blocks(value: Any, own: Any, e: Any, lanes: Any) -> int:
         places = np.int64(value.ctypes.data), np.int64(own.ctypes.data)
         _add_squares(places[0], places[1], blocks, to, (value[0], own[0], e[0]))
     return blocks * _LANES
+
+
+# Products with sparse rows of bytes. A byte stands for a number of a table. Matrices are stored column by column of the
+# rows, (columns, lanes), with lanes filled up to a multiple of 16.
+
+
+def _entry(builder: Any, arguments: Any, kind: Any, k: Any) -> tuple[Any, Any]:
+    """Of entry k: the address of its column in the matrix, and its number in all lanes."""
+    matrix, stride, indices, values, table = arguments
+    short, byte = (builder.inttoptr(at, ir.IntType(n).as_pointer()) for at, n in ((indices, 16), (values, 8)))
+    column = builder.zext(builder.load(builder.gep(short, [k])), _INDEX)
+    value = builder.zext(builder.load(builder.gep(byte, [k])), _INDEX)
+    numbers = builder.inttoptr(table, kind.element.as_pointer())
+    place = builder.add(matrix, builder.mul(column, stride))
+    return (
+        builder.inttoptr(place, kind.as_pointer()),
+        repeated(builder, builder.load(builder.gep(numbers, [value])), kind),
+    )
+
+
+_SUMS = 4  # side by side, since one addition has to wait for another
+
+
+def _gather(
+    context: Any, out: Any, count: Any, like: Any, matrix: Any, stride: Any, indices: Any, values: Any, table: Any
+) -> Any:
+    """Add to 16 numbers at `out` the sum over `count` entries of their number times their column."""
+
+    def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        to, many, _, *data = arguments
+        kind, size = ir.VectorType(context.get_value_type(like), _LANES), 4 if like == types.float32 else 8
+        place = builder.inttoptr(to, kind.as_pointer())
+        zero = ir.Constant(kind, None)
+        sums: list[Any] = [cgutils.alloca_once_value(builder, zero) for _ in range(_SUMS)]  # type: ignore[no-untyped-call]
+
+        def add(k: Any, total: Any) -> None:
+            column, number = _entry(builder, data, kind, k)
+            product = builder.fmul(number, builder.load(column, align=size))
+            builder.store(builder.fadd(builder.load(total), product), total)
+
+        whole = builder.udiv(many, _INDEX(_SUMS))
+        with cgutils.for_range(builder, whole) as loop:
+            first = builder.mul(loop.index, _INDEX(_SUMS))
+            for number, total in enumerate(sums):
+                add(builder.add(first, _INDEX(number)), total)
+        with cgutils.for_range_slice(builder, builder.mul(whole, _INDEX(_SUMS)), many, _INDEX(1)) as (k, _):
+            add(k, sums[0])
+        one, two, three, four = (builder.load(total) for total in sums)
+        found = builder.fadd(builder.fadd(one, two), builder.fadd(three, four))
+        builder.store(builder.fadd(builder.load(place, align=size), found), place, align=size)
+        return context.get_dummy_value()
+
+    return types.void(out, count, like, matrix, stride, indices, values, table), build
+
+
+def _scatter(
+    context: Any, given: Any, count: Any, like: Any, matrix: Any, stride: Any, indices: Any, values: Any, table: Any
+) -> Any:
+    """Add to the column of each of `count` entries its number times the 16 numbers that are given."""
+
+    def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        at, many, _, *data = arguments
+        kind, size = ir.VectorType(context.get_value_type(like), _LANES), 4 if like == types.float32 else 8
+        own = builder.load(builder.inttoptr(at, kind.as_pointer()), align=size)
+        with cgutils.for_range(builder, many) as loop:
+            column, number = _entry(builder, data, kind, loop.index)
+            before = builder.load(column, align=size)
+            builder.store(builder.fadd(before, builder.fmul(number, own)), column, align=size)
+        return context.get_dummy_value()
+
+    return types.void(given, count, like, matrix, stride, indices, values, table), build
+
+
+def _turn(context: Any, source: Any, step: Any, to: Any, to_step: Any, like: Any) -> Any:
+    """Transpose a square of 16 rows and columns, whose rows are so many bytes apart."""
+
+    def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        begin, apart, out, out_apart, _ = arguments
+        kind, size = ir.VectorType(context.get_value_type(like), _LANES), 4 if like == types.float32 else 8
+
+        def row(address: Any, bytes_apart: Any, k: int) -> Any:
+            return builder.inttoptr(builder.add(address, builder.mul(bytes_apart, _INDEX(k))), kind.as_pointer())
+
+        rows = [builder.load(row(begin, apart, k), align=size) for k in range(_LANES)]
+        places, half = ir.VectorType(ir.IntType(32), _LANES), _LANES // 2
+        cards = [k // 2 + _LANES * (k % 2) for k in range(_LANES)]
+        mixes = [ir.Constant(places, cards), ir.Constant(places, [half + card for card in cards])]
+        for _ in range(4):  # log2 of 16: rows k and k + 8 are merged like a pack of cards
+            halves = zip(rows[:half], rows[half:], strict=True)
+            rows = [builder.shuffle_vector(a, b, mix) for a, b in halves for mix in mixes]
+        for k in range(_LANES):
+            builder.store(rows[k], row(out, out_apart, k), align=size)
+        return context.get_dummy_value()
+
+    return types.void(source, step, to, to_step, like), build
+
+
+_gather_lanes: Any = intrinsic(_gather)
+_scatter_lanes: Any = intrinsic(_scatter)
+_turn_square: Any = intrinsic(_turn)
+
+
+@jit()
+def transpose(a: Any, out: Any) -> None:
+    """Write the transpose of a, (m, n), into the beginning of `out`'s rows, (n, at least m)."""
+    m, n, size, zero = a.shape[0], a.shape[1], a.itemsize, a.dtype.type(0)
+    whole_m, whole_n = m // _LANES * _LANES, n // _LANES * _LANES
+    source, to, apart, to_apart = np.int64(a.ctypes.data), np.int64(out.ctypes.data), a.strides[0], out.strides[0]
+    for i in range(0, whole_m, _LANES):
+        for j in range(0, whole_n, _LANES):
+            _turn_square(source + i * apart + j * size, apart, to + j * to_apart + i * size, to_apart, zero)
+    for i in range(m):
+        for j in range(whole_n if i < whole_m else 0, n):
+            out[j, i] = a[i, j]
+
+
+@jit()
+def add_sparse_product(out: Any, matrix: Any, indices: Any, values: Any, table: Any) -> None:
+    """out += the sum over a row's entries of their numbers times their columns of the matrix."""
+    stride, size = matrix.strides[0], _LANES * matrix.itemsize
+    at, columns = np.int64(out.ctypes.data), np.int64(matrix.ctypes.data)
+    data = np.int64(indices.ctypes.data), np.int64(values.ctypes.data), np.int64(table.ctypes.data)
+    for b in range(matrix.shape[1] // _LANES):
+        shift = b * size
+        _gather_lanes(at + shift, len(indices), table[0], columns + shift, stride, data[0], data[1], data[2])
+
+
+@jit()
+def add_outer_product(matrix: Any, given: Any, indices: Any, values: Any, table: Any) -> None:
+    """Each entry's column of the matrix += its number times what is given."""
+    stride, size = matrix.strides[0], _LANES * matrix.itemsize
+    at, columns = np.int64(given.ctypes.data), np.int64(matrix.ctypes.data)
+    data = np.int64(indices.ctypes.data), np.int64(values.ctypes.data), np.int64(table.ctypes.data)
+    for b in range(matrix.shape[1] // _LANES):
+        shift = b * size
+        _scatter_lanes(at + shift, len(indices), table[0], columns + shift, stride, data[0], data[1], data[2])

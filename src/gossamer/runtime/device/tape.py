@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from gossamer.algorithms.base import State
 from gossamer.kernels.buffers import Noted
-from gossamer.kernels.pool import Call, chained
+from gossamer.kernels.pool import Call, chained, finite
 
 Array = np.ndarray[Any, Any]
 
@@ -88,6 +88,11 @@ class BadRound(Exception):
 class OnlyKernels(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Refuses every operation of torch that computes."""
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Nothing is compiled here; torch would import its compiler, a second's work, to keep it away."""
+        return False
+
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Views are fine: they share memory."""
         name = function.overloadpacket.__name__
@@ -115,7 +120,7 @@ class Tape:
     def __init__(self, sides: tuple[Side, Side], t: Tensor) -> None:
         self._sides, self._t = sides, t.numpy()
         split = [apart(side.calls, side.state.x.numpy()) for side in sides]
-        checks = [_finite(side.state.x.numpy()) for side in sides]
+        checks = [Call(len(side.state.x), side.state.x.numel(), finite(side.state.x.numpy())) for side in sides]
         whole = [[*body, check] for (body, _), check in zip(split, checks, strict=True)]
         self._first = [chained(calls) for calls in whole]
         sums_before = [split[1][1], split[0][1]]
@@ -147,11 +152,6 @@ def apart(calls: list[Call], models: Array) -> tuple[list[Call], list[Call]]:
     own = [k for k, call in enumerate(calls) if call.across is None or np.may_share_memory(call.across[1], models)]
     end = max(own, default=-1) + 1
     return calls[:end], calls[end:]
-
-
-def _finite(models: Array) -> Call:
-    """Whether the models are finite."""
-    return Call(len(models), models.size, lambda begin, end: bool(np.isfinite(models[begin:end].sum())))
 
 
 def there_and_back(before: list[Tensor], after: list[Tensor], noted: Noted) -> tuple[list[Array], list[Array]]:

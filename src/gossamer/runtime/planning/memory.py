@@ -60,10 +60,11 @@ class Demand:
         return 2 * state + (_PASSING + waiting * _EVALUATING) * coordinates + drawn + _PER_ROW * rows
 
     def _state(self, rows: int) -> int | None:
-        """The bytes of the state, from tensors without memory."""
+        """The bytes of the state, in proportion to that of one short row."""
         problem = self.problem
+        row = torch.zeros(1, min(problem.d, 64), dtype=problem.dtype)
         try:
-            state = self.method.init(torch.empty(rows, problem.d, dtype=problem.dtype, device="meta"))
+            state = self.method.init(row)
         except (RuntimeError, NotImplementedError):  # a method that looks at its numbers
             return None
         slots = 1 if isinstance(self.mixing, MixingMatrix) else max(degree for _, degree in self.mixing.graph.degree)
@@ -74,6 +75,7 @@ class Demand:
                 total += slots * (self._size(value.own) + self._size(value.mixed))
             elif isinstance(value, Tensor):
                 total += self._size(value)
+        total = total * rows * problem.d // row.numel()
         if self.method.needs is Needs.ROW_GRADIENTS:
             counts = problem.row_counts
             most = problem.rows_per_client if counts is None else int(counts.max())
