@@ -102,6 +102,11 @@ class ModuleProblem(DataProblem):
             return "loop"
         return "compiled" if self._is_own and can_compile() else "vmap"
 
+    @property
+    def shapes(self) -> Sequence[torch.Size]:
+        """Of the parameters, in the order in which they are flattened."""
+        return list(self._shapes.values())
+
     def content(self) -> Sequence[Any]:
         """The rows, and the module with its loss."""
         return [*super().content(), *module_content(self._judged, self.loss, self.rows)]
