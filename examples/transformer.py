@@ -1,4 +1,4 @@
-"""A transformer on tokens, with one data set per client: simulated, and the same file across processes.
+"""A transformer on tokens, one data set per client, local steps of AdamW: simulated, and the same across processes.
 
 gossamer run examples/transformer.toml
 gossamer launch examples/transformer.toml
@@ -52,6 +52,7 @@ def token_accuracy(output: Tensor, labels: Tensor) -> Tensor:
 if __name__ == "__main__":
     torch.manual_seed(0)
     problem = gs.module_problem(Transformer(), datasets(), loss=loss, test=held_out(), metric=token_accuracy)
-    method = gs.BEER(lr=0.3, gamma=0.5, compressor=gs.blockwise(gs.gsgd(3), 64))
-    run = gs.simulate(method, problem, gs.mixing_matrix(gs.ring(4)), rounds=300, batch_size=32)
+    method = gs.CHOCOSGD(lr=1.0, gamma=0.6, compressor=gs.blockwise(gs.gsgd(3), 64))
+    local = gs.LocalSteps(torch.optim.AdamW, steps=5, lr=3e-3)
+    run = gs.simulate(method, problem, gs.mixing_matrix(gs.ring(4)), rounds=100, batch_size=32, local=local)
     print(run.frame[["round", "loss", "token_accuracy", "bits"]].tail(3).to_string(index=False))

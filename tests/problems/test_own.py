@@ -49,7 +49,7 @@ def texts(rows: int, seed: int) -> tuple[Tensor, Tensor]:
     return tokens, (tokens + 2) % VOCABULARY
 
 
-def transformer_problem(**more: Any) -> gs.ModuleProblem:
+def transformer_problem(**more: Any) -> gs.problems.ModuleProblem:
     torch.manual_seed(0)
     data: list[Any] = [TensorDataset(*texts(20 + client, client)) for client in range(4)]
     given = {"data": data, "test": texts(50, 9), "metric": {"token_accuracy": token_accuracy}} | more

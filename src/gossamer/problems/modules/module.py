@@ -1,6 +1,7 @@
 """Any `nn.Module` as a problem: its parameters as one vector, and gradients for all clients."""
 
 import copy
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
@@ -78,7 +79,7 @@ class ModuleProblem(DataProblem):
 
         Stacks of nn.Linear have closed forms. Convolutions under vmap are slower than a loop on a CPU, and faster on a
         GPU. Random numbers of a module must follow its client's stream, which only a loop allows. Modules that vmap
-        does not support use the loop. What is made of torch's own layers is compiled on a GPU.
+        does not support, such as attention on a CPU, use the loop. What is made of torch's layers is compiled on a GPU.
         """
         check_choice("gradients", asked, ("auto", "closed", "compiled", "vmap", "loop"))
         labels = self.rows.labels
@@ -97,8 +98,10 @@ class ModuleProblem(DataProblem):
         try:
             x, buffers = self._start.expand(2, -1), self.new_buffers(2)
             some = torch.zeros(2, min(2, self.rows_per_client), dtype=torch.int64, device=self.device)
-            self._vmapped(x, self.rows.inputs(some), self.rows.labels[some], buffers)
-        except (RuntimeError, ValueError, NotImplementedError):
+            with warnings.catch_warnings():
+                warnings.filterwarnings("error", "There is a performance drop")  # vmap would loop, too, and slowly
+                self._vmapped(x, self.rows.inputs(some), self.rows.labels[some], buffers)
+        except (RuntimeError, ValueError, NotImplementedError, UserWarning):
             return "loop"
         return "compiled" if self._is_own and can_compile() else "vmap"
 

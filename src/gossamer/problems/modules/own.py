@@ -120,9 +120,8 @@ def _metrics(metric: Metric | Mapping[str, Metric] | None, *, has_test: bool) ->
     named = metric if isinstance(metric, Mapping) else {getattr(metric, "__name__", type(metric).__name__): metric}
     for name, function in named.items():
         if not callable(function):
-            raise InputError(
-                f"`metric` {name!r} must be a function of (output, labels), got {type(function).__name__}."
-            )
+            kind = type(function).__name__
+            raise InputError(f"The metric {name!r} must be a function of (output, labels), got {kind}.")
         if not isinstance(name, str) or not name.isidentifier():
             raise InputError(f"A metric needs a name, which its column gets, got {name!r}; pass a dict by name.")
     if not has_test:
