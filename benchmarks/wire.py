@@ -220,7 +220,7 @@ def client_of(ranks: Any, name: str, d: int, number: int) -> tuple[Any, Callable
     """A client, and a function that runs its next round."""
     import gossamer as gs
     from gossamer.algorithms.base import Algorithm
-    from gossamer.runtime.oracle import BatchOracle
+    from gossamer.runtime.gradients.oracle import BatchOracle
     from gossamer.runtime.processes.client import Client
     from gossamer.runtime.start import starting_models
     from gossamer.streams import Streams

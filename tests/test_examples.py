@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+import gossamer as gs
+
 ROOT = Path(__file__).parents[1]
 
 
@@ -66,3 +68,20 @@ def test_training_mnist_with_torchrun(data_dir: Path, tmp_path: Path) -> None:
     last = done.stdout.splitlines()[-1]
     assert last.startswith("step 300:")
     assert float(last.split()[-1]) > 0.85
+
+
+def test_a_transformer_simulated_and_launched(tmp_path: Path) -> None:
+    """The same file, unchanged, for both; the spec names what the example defines."""
+    (tmp_path / "examples").mkdir()
+    for name in ("transformer.py", "transformer.toml"):
+        text = (ROOT / "examples" / name).read_text().replace("rounds = 100", "rounds = 8")
+        (tmp_path / "examples" / name).write_text(text)
+    for command, folder in (("run", "simulated"), ("launch", "real")):
+        done = subprocess.run(
+            [sys.executable, "-m", "gossamer", command, "examples/transformer.toml", "-q", "-o", folder],
+            cwd=tmp_path, capture_output=True, text=True, timeout=200, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+    frames = [gs.read_record(tmp_path / folder / "CHOCO-SGD-seed0.jsonl").frame for folder in ("simulated", "real")]
+    assert frames[0]["token_accuracy"].iloc[-1] > 0
+    assert (frames[0]["loss"] - frames[1]["loss"]).abs().max() < 1e-3

@@ -50,6 +50,8 @@ class Spec:
     x0: str | None = None
     codec: Literal["fixed", "entropy", "auto"] | None = None
     surrogates: Literal["float64", "float32"] = "float64"
+    local: Table | None = None
+    """`optimizer`, `steps` and that optimiser's settings: local steps in place of a gradient."""
     measures: list[str] = field(default_factory=list)
     """Names of what is measured beside the usual columns."""
     text: str = ""
@@ -194,6 +196,7 @@ _KEYS: dict[str, tuple[type, str]] = {
     "x0": (str, "a string"),
     "codec": (str, "a string"),
     "surrogates": (str, "a string"),
+    "local": (dict, "a table"),
     "measures": (list, "a list of names"),
     "problem": (dict, "a table"),
     "graph": (dict, "a table"),

@@ -15,7 +15,7 @@ from gossamer.algorithms.porter import clip
 from gossamer.compression import packet
 from gossamer.compression.partial import Partial
 from gossamer.registry import methods
-from gossamer.runtime.oracle import BatchOracle
+from gossamer.runtime.gradients.oracle import BatchOracle
 from gossamer.runtime.simulation import Simulation
 from gossamer.theory import local_privacy
 

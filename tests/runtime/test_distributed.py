@@ -14,7 +14,7 @@ from processes import spawn
 import gossamer as gs
 from gossamer.compression import packet
 from gossamer.registry import compressors, methods
-from gossamer.runtime.oracle import BatchOracle
+from gossamer.runtime.gradients.oracle import BatchOracle
 from gossamer.runtime.processes.client import Client
 from gossamer.runtime.processes.ranks import Ranks
 from gossamer.runtime.simulation import Simulation

@@ -16,7 +16,7 @@ from torch import Tensor
 import gossamer as gs
 from gossamer.compression import packet
 from gossamer.errors import RunError
-from gossamer.runtime.oracle import BatchOracle
+from gossamer.runtime.gradients.oracle import BatchOracle
 from gossamer.runtime.processes.client import Client
 from gossamer.runtime.processes.ranks import Ranks
 from gossamer.runtime.simulation import Simulation

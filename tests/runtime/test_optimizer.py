@@ -12,7 +12,7 @@ from processes import spawn
 from torch import Tensor, nn
 
 import gossamer as gs
-from gossamer.runtime.oracle import BatchOracle
+from gossamer.runtime.gradients.oracle import BatchOracle
 from gossamer.runtime.simulation import Simulation
 from gossamer.streams import Streams
 

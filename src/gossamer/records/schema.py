@@ -162,6 +162,8 @@ class Header:
     codec: str | None = None
     surrogates: str | None = None
     """The type of what a method adds up from round to round."""
+    local: str | None = None
+    """The local steps in place of a gradient."""
     x0: str | None = None
     measures: tuple[str, ...] = ()
     """Names of what was measured beside the usual columns."""

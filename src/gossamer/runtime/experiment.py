@@ -13,6 +13,7 @@ from gossamer.problems.base import Problem
 from gossamer.records.record import record_name
 from gossamer.records.runs import Runs, models_path
 from gossamer.runtime.arguments import check_batch_size, check_method_fits
+from gossamer.runtime.gradients.local import LocalSteps, for_local_steps
 from gossamer.runtime.measure import Measure
 from gossamer.runtime.session import check_surrogates
 from gossamer.runtime.simulator import sweep
@@ -74,6 +75,7 @@ class Experiment:
                 x0=self.spec.x0,
                 codec=self.spec.codec or "fixed",
                 surrogates=self.spec.surrogates,
+                local=local_steps(self.spec),
                 measures=_measures(self.spec),
                 **how,
             )
@@ -111,6 +113,8 @@ def prepare(spec: Spec, *, data_dir: str | None = None, device: str | None = Non
     check_surrogates(spec.surrogates, problem.dtype)
     starting_models(spec.x0, problem, Streams(spec.seeds, range(problem.clients), problem.device))
     measures = _measures(spec)
+    if local_steps(spec) is not None:
+        methods = {label: (for_local_steps(method), rounds) for label, (method, rounds) in methods.items()}
     for label, (method, rounds) in methods.items():
         mixing = networks.get(label, built[0])
         check_method_fits(method, problem, mixing)
@@ -138,6 +142,15 @@ def _network(graph: Mapping[str, Any], clients: int) -> MixingMatrix:
     settings = dict(graph)
     weights = settings.pop("weights", "metropolis")
     return mixing_matrix(build_graph(settings, clients), weights)
+
+
+def local_steps(spec: Spec) -> LocalSteps | None:
+    """The local steps of a spec."""
+    if spec.local is None:
+        return None
+    if "optimizer" not in spec.local:
+        raise InputError('[local] needs `optimizer`, such as "AdamW".')
+    return LocalSteps(**spec.local)
 
 
 def _measures(spec: Spec) -> list[Measure]:

@@ -7,12 +7,15 @@ import torch
 from torch import Tensor
 
 from gossamer.algorithms.base import Algorithm, State
+from gossamer.errors import InputError
 from gossamer.problems.base import Problem
-from gossamer.records.schema import Row
+from gossamer.records.schema import COLUMNS, Row
 from gossamer.records.typed import Settings
 from gossamer.runtime.threads import is_small_evaluation, threads
 from gossamer.topology import Mixing
 
+_WORST = {"loss": torch.amax, "accuracy": torch.amin}
+"""Of what is measured for every client; of a user's metric it is not known which is worse."""
 _MOST_SCORED = 10_000  # clients; the own models of more are measured only in closed form
 _CLIENTS_TOGETHER = 1024  # models of clients measured at once, where each is a row of a closed form
 
@@ -71,11 +74,14 @@ def _measure(problem: Problem, models: Tensor) -> dict[str, list[float]]:
     apart = (models - average[:, None])[:, :, : problem.d]
     measured["consensus"] = apart.square().sum(dim=2).mean(dim=1)
     for name, values in problem.score(average).items():
+        if name in COLUMNS and name not in _WORST:
+            raise InputError(f"A metric cannot be called {name!r}, since records have such a column; rename it.")
         measured[f"test_{name}" if name == "loss" else name] = values
     for name, values in _score(problem, models.flatten(0, 1)).items():
         own = values.view(models.shape[:2])
         measured[f"mean_{name}"] = own.mean(dim=1)
-        measured[f"worst_{name}"] = own.amax(dim=1) if name == "loss" else own.amin(dim=1)
+        if name in _WORST:
+            measured[f"worst_{name}"] = _WORST[name](own, dim=1)
     return {name: values.tolist() for name, values in measured.items()}
 
 

@@ -17,7 +17,8 @@ from gossamer.records.checkpoint import Checkpoint, under
 from gossamer.runtime.device.capture import Replayed
 from gossamer.runtime.exchange.rows import RowExchange, network_of
 from gossamer.runtime.exchange.traffic import Traffic
-from gossamer.runtime.oracle import BatchOracle
+from gossamer.runtime.gradients.local import LocalSteps
+from gossamer.runtime.gradients.oracle import BatchOracle, LocalOracle, of_module
 from gossamer.runtime.session import Ahead, Session, Surrogates, UnderWay, check_surrogates
 from gossamer.runtime.start import X0, starting_models
 from gossamer.runtime.threads import is_small, threads
@@ -53,7 +54,9 @@ class Simulation(UnderWay):
         codec: Codec = "fixed",
         counts: bool = True,
         surrogates: Surrogates = "float64",
+        local: LocalSteps | None = None,
     ) -> None:
+        self.local = local
         self.problem, self.mixing, self.batch_size = problem, network_of(method, mixing), batch_size
         streams = Streams(seeds, range(problem.clients), problem.device)
         self.exchange = RowExchange(self.mixing, problem.device)
@@ -156,7 +159,8 @@ class Simulation(UnderWay):
         """What the next round comes to; nothing is changed."""
         self.replayed.leave()
         session = self.session
-        oracle = BatchOracle(self.problem, session.streams, self.t, self.batch_size, self.buffers)
+        given = self.problem, session.streams, self.t, self.batch_size, self.buffers
+        oracle = BatchOracle(*given) if self.local is None else LocalOracle(self.local, *given)
         few = 1 if is_small(self.problem, len(session.state.x), self.batch_size) else None
         with threads(few):
             ahead = session.look_ahead(oracle, session.method.lr_at(self.t), measure=measure)
@@ -169,7 +173,7 @@ class Simulation(UnderWay):
 
     def snapshot(self) -> Tensor:
         """(seeds, clients, d or more): the models as they are measured, with their buffers behind them."""
-        x: Tensor = self.problem.with_buffers(self.state.x, self.buffers)
+        x: Tensor = self.problem.with_buffers(self.state.x, of_module(self.buffers))
         return x.view(len(self.seeds), self.problem.clients, x.shape[1])
 
     def drop(self, seeds: Sequence[int]) -> None:

@@ -13,6 +13,7 @@ from gossamer.files import alone_in
 from gossamer.problems.base import Problem
 from gossamer.records.runs import Run, Runs
 from gossamer.runtime.arguments import check_batch_size, check_method_fits, check_network, checked_seeds, labelled
+from gossamer.runtime.gradients.local import LocalSteps, check_local, for_local_steps
 from gossamer.runtime.loop import Hook
 from gossamer.runtime.measure import Measure
 from gossamer.runtime.planning.memory import Demand, seeds_at_once
@@ -37,6 +38,7 @@ def simulate(
     x0: X0 = None,
     codec: Codec = "fixed",
     surrogates: Surrogates = "float64",
+    local: LocalSteps | None = None,
     measures: Sequence[Measure] = (),
     hooks: Sequence[Hook] = (),
     record_dir: str | Path | None = None,
@@ -64,6 +66,7 @@ def simulate(
             message is really encoded; or `"auto"`, the shorter of the two. The models do not depend on it.
         surrogates: The type of surrogates, neighbour sums and trackers. `"float32"` nearly halves the memory of a run,
             at the price of a floor: rounding errors add up, and the gradient norm stops falling earlier.
+        local: Steps of an optimiser that each client takes on its own, in place of one gradient: see `LocalSteps`.
         measures: What to record beside the usual columns, such as the errors of BEER's proof, for
             `gossamer theory --check`: `gossamer.paper.omegas.Omegas()`, with `eval_every=1`.
         hooks: Your own code around the rounds, such as a logger: see `gossamer.runtime.loop.Hook`.
@@ -96,6 +99,7 @@ def simulate(
         x0=x0,
         codec=codec,
         surrogates=surrogates,
+        local=local,
         measures=measures,
         hooks=hooks,
         record_dir=record_dir,
@@ -119,6 +123,7 @@ def sweep(
     x0: X0 = None,
     codec: Codec = "fixed",
     surrogates: Surrogates = "float64",
+    local: LocalSteps | None = None,
     measures: Sequence[Measure] = (),
     hooks: Sequence[Hook] = (),
     record_dir: str | Path | None = None,
@@ -137,6 +142,8 @@ def sweep(
     batch_size = None if batch_size is None else check_batch_size(batch_size, problem)
     eval_every = None if eval_every is None else check_integer("eval_every", eval_every, 1)
     chosen, named = checked_seeds(seeds), labelled(methods)
+    if check_local(local) is not None:
+        named = {label: for_local_steps(one) for label, one in named.items()}
     check_choice("codec", codec, CODECS)
     check_surrogates(surrogates, problem.dtype)
     for one in named.values():
@@ -155,13 +162,14 @@ def sweep(
 
     about: dict[str, Any] = {"rounds": rounds, "batch_size": batch_size, "eval_every": eval_every, "codec": codec}
     about |= {"x0": describe_start(x0, problem), "surrogates": surrogates}
+    about |= {} if local is None else {"local": repr(local)}
     evaluations = rounds // (eval_every or usual_interval(rounds)) + 1
     runs = Runs()
     with contextlib.nullcontext() if folder is None else alone_in(folder, reenter=True):
         for label, one in named.items():
 
             def start(some: Sequence[int], one: Algorithm = one) -> Simulation:
-                return Simulation(one, problem, mixing, some, batch_size, x0, codec, surrogates=surrogates)
+                return Simulation(one, problem, mixing, some, batch_size, x0, codec, surrogates=surrogates, local=local)
 
             demand = Demand(one, problem, mixing, batch_size, surrogates, evaluations)
             at_once = seeds_at_once(demand, label, len(chosen))

@@ -9,7 +9,7 @@ from torch import Tensor
 from gossamer.algorithms.base import Algorithm
 from gossamer.compression.base import Codec
 from gossamer.problems.base import Problem
-from gossamer.runtime.oracle import BatchOracle
+from gossamer.runtime.gradients.oracle import BatchOracle
 from gossamer.runtime.processes.client import Client
 from gossamer.runtime.start import X0, starting_models
 from gossamer.runtime.transport.base import Open

@@ -3,7 +3,7 @@
 import dataclasses
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,8 @@ Array = npt.NDArray[Any]
 Features = Any
 """An array, or a SciPy matrix in compressed rows, as LIBSVM files give it where this is smaller."""
 Folder = str | os.PathLike[str] | None
+Collate = Callable[[list[Any]], tuple[Any, Any]]
+"""Makes features and labels of all rows out of the items of a torch `Dataset`."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,7 +91,7 @@ class Dataset:
         return found
 
 
-def load(data: Any, data_dir: Folder = None, test: Any = None) -> Dataset:
+def load(data: Any, data_dir: Folder = None, test: Any = None, collate: Collate | None = None) -> Dataset:
     """Load a data set.
 
     Args:
@@ -100,12 +102,15 @@ def load(data: Any, data_dir: Folder = None, test: Any = None) -> Dataset:
         data_dir: The folder searched first; then $GOSSAMER_DATA and the user's cache. Missing files are downloaded into
             the cache, unless $GOSSAMER_OFFLINE is set.
         test: The test rows, if `data` is a torch `Dataset` or a pair.
+        collate: Makes (features, labels) out of a list of the items of a torch `Dataset`; by default, items are pairs,
+            which are stacked.
     """
     if isinstance(data, Dataset):
         return data
     if not isinstance(data, str | os.PathLike):
         name = "data" if isinstance(data, tuple | list) else type(data).__name__
-        return Dataset(name, *_arrays(data, "data"), *(() if test is None else _arrays(test, "test")))
+        rows = _arrays(data, "data", collate)
+        return Dataset(name, *rows, *(() if test is None else _arrays(test, "test", collate)))
     if test is not None:
         raise InputError("`test` is for a torch Dataset or a pair of arrays; a named data set has its own test rows.")
     check_path("data", data)
@@ -124,6 +129,22 @@ def load(data: Any, data_dir: Folder = None, test: Any = None) -> Dataset:
     packing = packing_of(path)
     companion = path.with_name(path.name.removesuffix(packing) + ".t" + packing)
     return _libsvm(path.name, [path, companion] if companion.exists() else [path])
+
+
+def concatenated(parts: Sequence[Any], test: Any = None, collate: Collate | None = None) -> tuple[Dataset, list[int]]:
+    """One data set out of one per client, each a torch `Dataset` or a pair of arrays, and how many rows each has."""
+    pairs = [_arrays(part, f"data[{client}]", collate) for client, part in enumerate(parts)]
+    for part, what in ((0, "features"), (1, "labels")):
+        shapes = [(pair[part].shape[1:], pair[part].dtype.kind in "f") for pair in pairs]
+        odd = next((client for client, shape in enumerate(shapes) if shape != shapes[0]), None)
+        if odd is not None:
+            first, other = (f"{pairs[k][part].shape[1:]} ({pairs[k][part].dtype})" for k in (0, odd))
+            raise InputError(f"The {what} of client {odd} have rows of shape {other}, but those of client 0 {first}.")
+        if any(sparse.issparse(pair[part]) for pair in pairs):
+            raise InputError(f"The {what} of a list of data sets must be arrays or tensors, not sparse matrices.")
+    features, labels = (np.concatenate([pair[part] for pair in pairs]) for part in (0, 1))
+    whole = Dataset("data", features, labels, *(() if test is None else _arrays(test, "test", collate)))
+    return whole, [len(pair[1]) for pair in pairs]
 
 
 def folders(data_dir: Folder = None) -> list[Path]:
@@ -300,7 +321,14 @@ def _idx(name: str, data_dir: Folder) -> Dataset:
     return Dataset(name, x, y, test_x, test_y, peak=255.0)
 
 
-def _arrays(data: Any, what: str) -> tuple[Features, Array]:
+def _stacked(items: list[Any]) -> tuple[Any, Any]:
+    import torch
+
+    features, labels = (torch.stack([torch.as_tensor(item[part]) for item in items]) for part in (0, 1))
+    return features, labels
+
+
+def _arrays(data: Any, what: str, collate: Collate | None = None) -> tuple[Features, Array]:
     """Features and labels of a pair, or of a torch Dataset."""
     import torch
 
@@ -311,7 +339,7 @@ def _arrays(data: Any, what: str) -> tuple[Features, Array]:
             raise InputError(f"`{what}` must be {kinds}, got {type(data).__name__}.")
         try:
             items = [data[i] for i in range(len(data))]
-            data = [torch.stack([torch.as_tensor(item[part]) for item in items]) for part in (0, 1)]
+            data = collate(items) if collate is not None else _stacked(items)
         except (TypeError, ValueError, RuntimeError, IndexError, KeyError) as error:
             reason = str(error).rstrip(".")
             raise InputError(f"`{what}` must give pairs (features, label) of one shape: {reason}.") from None

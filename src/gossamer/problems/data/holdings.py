@@ -34,7 +34,7 @@ class Rows:
         self._dense = features  # (rows, ...), or nothing
         self.named: Tensor | None = None  # the data set's labels, if the objective transforms them
         self.dtype, (self._shift, self._scale) = dtype, affine
-        self._is_plain = features.dtype == dtype
+        self._is_plain = features.dtype in (dtype, torch.int64)
         self.affine = _PLAIN if self._is_plain else affine
         self.prepared: Any = None  # what kernels take in their place, once that was looked for
         self._taken, self._scaled = features[:0], features[:0].to(self.dtype)
@@ -67,8 +67,13 @@ class Rows:
         dtype: torch.dtype,
         device: torch.device,
         affine: Affine = _PLAIN,
+        *,
+        keeps_integers: bool = False,
     ) -> "Rows":
-        """Give client i the rows with numbers `shares[i]`; class labels stay integers, and a SciPy matrix sparse."""
+        """Give client i the rows with numbers `shares[i]`; class labels stay integers, and a SciPy matrix sparse.
+
+        With `keeps_integers`, features that are integers stay so, but for bytes, which are pixels.
+        """
         order = np.concatenate(shares)
         y = torch.from_numpy(np.ascontiguousarray(_native(labels[order])))
         kept = y.to(device, dtype if y.is_floating_point() else torch.int64)
@@ -77,6 +82,8 @@ class Rows:
         x = torch.from_numpy(np.ascontiguousarray(_native(features[order])))
         if x.dtype == torch.uint8:
             return cls(x.to(device), kept, [len(share) for share in shares], dtype, affine)
+        if keeps_integers and affine == _PLAIN and not x.is_floating_point() and x.dtype != torch.bool:
+            return cls(x.to(device, torch.int64), kept, [len(share) for share in shares], dtype)
         x = x.to(device, dtype)
         if not torch.isfinite(x).all():
             row = int((~torch.isfinite(x.reshape(len(x), -1)).all(dim=1)).nonzero()[0])

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from gossamer.errors import InputError, check_bool, check_choice, check_integer
 from gossamer.problems.data.datasets import Dataset, load
-from gossamer.problems.modules.module import ModuleProblem, module_problem
+from gossamer.problems.modules.module import ModuleProblem
+from gossamer.problems.modules.own import module_problem
 from gossamer.problems.modules.trial import own_generator
 from gossamer.registry import objectives
 
@@ -33,7 +34,7 @@ def network(name: str, **defaults: Any) -> Callable[[Callable[..., nn.Module]], 
         shared = [
             p.replace(default=defaults.get(p.name, p.default))
             for k, p in taken.items()
-            if k not in ("module", "loss", "about")
+            if k not in ("module", "loss", "metric", "collate", "about")
         ]
         seed = inspect.Parameter("init_seed", inspect.Parameter.KEYWORD_ONLY, default=0, annotation=int)
         signature = inspect.Signature([shared[0], *own, seed, *shared[1:]], return_annotation=ModuleProblem)

@@ -1,28 +1,24 @@
 """Any `nn.Module` as a problem: its parameters as one vector, and gradients for all clients."""
 
 import copy
-import os
-from collections.abc import Iterator, Sequence
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.nn.modules.conv import _ConvNd
 
 from gossamer.errors import InputError, check_choice
-from gossamer.problems.base import DataProblem, Facts, as_device, as_dtype
-from gossamer.problems.data.datasets import Dataset, load
+from gossamer.problems.base import DataProblem, Facts
 from gossamer.problems.data.holdings import Rows
-from gossamer.problems.data.partition import Partition, split
 from gossamer.problems.modules.closed import LayerStack
 from gossamer.problems.modules.judged import for_gradients
 from gossamer.problems.modules.replay import Buffers, Compiled, Function, Replay, can_compile, can_replay
-from gossamer.problems.modules.trial import Loss, module_content, own_generator, try_out
+from gossamer.problems.modules.trial import Loss, Metric, module_content, own_generator, try_out
 
 Gradients = Literal["auto", "closed", "compiled", "vmap", "loop"]
-Pixels = Literal["unit", "raw", "standard"]
 
 _GROUP_BYTES = 8 << 20  # of models and rows handled at once on a CPU, to fit its caches
 _ROWS = 500  # rows that go through a module at once on a CPU
@@ -39,13 +35,20 @@ class ModuleProblem(DataProblem):
     measures_clients = False
 
     def __init__(
-        self, module: nn.Module, loss: Loss, rows: Rows, test: Rows | None, gradients: Gradients, about: Facts
+        self,
+        module: nn.Module,
+        loss: Loss,
+        rows: Rows,
+        test: Rows | None,
+        gradients: Gradients,
+        about: Facts,
+        metrics: Mapping[str, Metric] | None = None,
     ) -> None:
         try:
             own = copy.deepcopy(module).to(rows.features.device, rows.dtype)
         except Exception as error:  # lazy modules, and user code
             raise InputError(f"The module cannot be copied: {str(error).split(chr(10))[0].rstrip('.')}.") from None
-        self.module, self.loss = own.train(), loss
+        self.module, self.loss, self.metrics = own.train(), loss, dict(metrics or {})
         self._judged = copy.deepcopy(own).eval()
         self._sloped = for_gradients(self._judged) if rows.features.is_cuda else self._judged
         trained = {name: p for name, p in own.named_parameters() if p.requires_grad}
@@ -59,7 +62,7 @@ class ModuleProblem(DataProblem):
         self._buffers = {name: b.detach().clone() for name, b in own.named_buffers() if b is not None}
         self.has_buffers = bool(self._buffers)
         super().__init__(rows, test, sum(self._sizes), about)
-        self.is_random, self.least_batch = try_out(self.module, loss, rows, test)
+        self.is_random, self.least_batch = try_out(self.module, loss, rows, test, self.metrics)
         side_by_side: Function = vmap(grad(self._with_buffers, has_aux=True))
         self._is_own = can_replay(self.module, loss, self.device)
         self._side_by_side = Replay(side_by_side) if self._is_own else side_by_side
@@ -76,7 +79,7 @@ class ModuleProblem(DataProblem):
 
         Stacks of nn.Linear have closed forms. Convolutions under vmap are slower than a loop on a CPU, and faster on a
         GPU. Random numbers of a module must follow its client's stream, which only a loop allows. Modules that vmap
-        does not support use the loop. What is made of torch's own layers is compiled on a GPU.
+        does not support, such as attention on a CPU, use the loop. What is made of torch's layers is compiled on a GPU.
         """
         check_choice("gradients", asked, ("auto", "closed", "compiled", "vmap", "loop"))
         labels = self.rows.labels
@@ -95,10 +98,17 @@ class ModuleProblem(DataProblem):
         try:
             x, buffers = self._start.expand(2, -1), self.new_buffers(2)
             some = torch.zeros(2, min(2, self.rows_per_client), dtype=torch.int64, device=self.device)
-            self._vmapped(x, self.rows.inputs(some), self.rows.labels[some], buffers)
-        except (RuntimeError, ValueError, NotImplementedError):
+            with warnings.catch_warnings():
+                warnings.filterwarnings("error", "There is a performance drop")  # vmap would loop, too, and slowly
+                self._vmapped(x, self.rows.inputs(some), self.rows.labels[some], buffers)
+        except (RuntimeError, ValueError, NotImplementedError, UserWarning):
             return "loop"
         return "compiled" if self._is_own and can_compile() else "vmap"
+
+    @property
+    def shapes(self) -> Sequence[torch.Size]:
+        """Of the parameters, in the order in which they are flattened."""
+        return list(self._shapes.values())
 
     def content(self) -> Sequence[Any]:
         """The rows, and the module with its loss."""
@@ -277,27 +287,31 @@ class ModuleProblem(DataProblem):
                 yield slice(begin, end), weight * (end - begin) / (mine.stop - mine.start)
 
     def score(self, models: Tensor) -> dict[str, Tensor]:
-        """Loss and, where labels are classes, accuracy on the test rows, in evaluation mode."""
+        """Loss, metrics and, where labels are classes, accuracy on the test rows, in evaluation mode."""
         if self.test is None:
             return {}
-        found = self._stack.measures(self.test, models, derive=False) if self._stack else None
+        found = self._stack.measures(self.test, models, derive=False) if self._stack and not self.metrics else None
         if found is not None:
             return found
-        sums = torch.zeros(2, len(models), dtype=torch.float64, device=self.device)
-        classes = False
         with torch.no_grad():
-            for i, model in enumerate(models):
-                parts = self._parts(model)
-                for begin in range(0, self.test.total, self._measured):
-                    some = slice(begin, begin + self._measured)
-                    inputs, labels = self.test.inputs(some), self.test.labels[some]
-                    output = functional_call(self._judged, parts, (inputs,))
-                    sums[0, i] += self.loss(output, labels).double() * len(labels)
-                    classes = labels.ndim == 1 and not labels.is_floating_point() and output.ndim == 2
-                    if classes:
-                        sums[1, i] += (output.argmax(dim=1) == labels).sum()
-        sums /= self.test.total
-        return {"loss": sums[0], "accuracy": sums[1]} if classes else {"loss": sums[0]}
+            scored = [self._scored(self._parts(model)) for model in models]
+        return {name: torch.stack([one[name] for one in scored]) for name in scored[0]}
+
+    def _scored(self, parts: dict[str, Tensor]) -> dict[str, Tensor]:
+        """The score of one model: means over all test rows, from those of some hundred at a time."""
+        assert self.test is not None
+        sums: dict[str, Tensor] = {}
+        for begin in range(0, self.test.total, self._measured):
+            some = slice(begin, begin + self._measured)
+            inputs, labels = self.test.inputs(some), self.test.labels[some]
+            output = functional_call(self._judged, parts, (inputs,))
+            part = {"loss": self.loss(output, labels)}
+            if labels.ndim == 1 and not labels.is_floating_point() and output.ndim == 2:
+                part["accuracy"] = (output.argmax(dim=1) == labels).double().mean()
+            part |= {name: torch.as_tensor(metric(output, labels)) for name, metric in self.metrics.items()}
+            for name, mean in part.items():
+                sums[name] = sums.get(name, 0.0) + mean.to(self.device, torch.float64) * len(labels)
+        return {name: total / self.test.total for name, total in sums.items()}
 
     def x0(self) -> Tensor:
         """The module's own parameters."""
@@ -331,61 +345,3 @@ class ModuleProblem(DataProblem):
                 return 0.0
             direction = (product / largest).to(self.dtype)
         return largest
-
-
-def module_problem(
-    module: nn.Module,
-    data: Any,
-    *,
-    loss: Loss | None = None,
-    clients: int = 10,
-    partition: str | Partition = "sorted",
-    equal: bool = True,
-    pixels: Pixels = "unit",
-    gradients: Gradients = "auto",
-    data_dir: str | os.PathLike[str] | None = None,
-    test: Any = None,
-    seed: int = 0,
-    dtype: str | torch.dtype = "float32",
-    device: str | torch.device = "cpu",
-    about: Facts | None = None,
-) -> ModuleProblem:
-    """Any `nn.Module` with any loss, and data divided among clients.
-
-    `module` takes a batch of rows and returns one tensor; all clients start from its parameters, cast to `dtype`.
-    `loss` takes (output, labels) and returns the mean over the rows; by default it is cross-entropy. `data` is a torch
-    `Dataset` of (features, label) pairs, a pair of arrays or tensors, or the name of a data set; `test` likewise.
-    `about` are more facts for the records. The other arguments are those of `logistic_regression`, and:
-
-    - `pixels`: what to do with images of a named data set: divide by the largest value (`"unit"`), leave them as they
-      are (`"raw"`), or bring them to mean 0 and deviation 1 over the training rows (`"standard"`).
-    - `gradients`: `"auto"`, in `"closed"` form (layers of nn.Linear), for all clients at once by `"vmap"`, the same
-      `"compiled"` by torch, or in a `"loop"` over clients.
-    """
-    if not isinstance(module, nn.Module):
-        raise InputError(f"`module` must be an nn.Module, got {type(module).__name__}.")
-    loss = nn.functional.cross_entropy if loss is None else loss
-    if not callable(loss):
-        raise InputError(f"`loss` must be a function of (output, labels), got {type(loss).__name__}.")
-    check_choice("pixels", pixels, ("unit", "raw", "standard"))
-    kind, where = as_dtype(dtype), as_device(device)
-    dataset = load(data, data_dir, test).dense()
-    shares = split(dataset.labels, clients, partition, seed, equal=equal)
-    affine = _normalisation(dataset, pixels)
-    rows = Rows.share(dataset.features, dataset.labels, shares, kind, where, affine)
-    test_rows = None
-    if dataset.test_features is not None and dataset.test_labels is not None:
-        every = [np.arange(len(dataset.test_labels))]
-        test_rows = Rows.share(dataset.test_features, dataset.test_labels, every, kind, where, affine)
-    known: Facts = {"data": dataset.name, "partition": str(partition)}
-    known |= {"pixels": pixels} if dataset.peak != 1 else {}
-    return ModuleProblem(module, loss, rows, test_rows, gradients, known | (about or {}))
-
-
-def _normalisation(dataset: Dataset, pixels: Pixels) -> tuple[float, float]:
-    if pixels == "raw" or (pixels == "unit" and dataset.peak == 1):
-        return 0.0, 1.0
-    if pixels == "unit":
-        return 0.0, dataset.peak
-    values = dataset.features
-    return float(values.mean(dtype=np.float64)), float(values.std(dtype=np.float64)) or 1.0

@@ -1,7 +1,7 @@
 """Checks of a module, its loss and its data on a few rows before a run."""
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -12,6 +12,8 @@ from gossamer.errors import InputError
 from gossamer.problems.data.holdings import Rows
 
 Loss = Callable[[Tensor, Tensor], Tensor]
+Metric = Callable[[Tensor, Tensor], Tensor | float]
+"""Of the module's output and the labels of some rows: a number, the mean over these rows."""
 
 
 def own_generator(device: torch.device, enabled: bool = True) -> AbstractContextManager[None]:
@@ -19,7 +21,9 @@ def own_generator(device: torch.device, enabled: bool = True) -> AbstractContext
     return torch.random.fork_rng([device] if device.type == "cuda" else [], enabled=enabled)
 
 
-def try_out(module: nn.Module, loss: Loss, rows: Rows, test: Rows | None) -> tuple[bool, int]:
+def try_out(
+    module: nn.Module, loss: Loss, rows: Rows, test: Rows | None, metrics: Mapping[str, Metric]
+) -> tuple[bool, int]:
     """Whether the module draws random numbers, and its smallest batch; an error if module and data do not match."""
     device = rows.features.device
     inputs, labels = rows.inputs(slice(0, min(4, rows.least))), rows.labels[: min(4, rows.least)]
@@ -32,7 +36,10 @@ def try_out(module: nn.Module, loss: Loss, rows: Rows, test: Rows | None) -> tup
         if test is not None:
             _check_classes(loss, output, test, "test ")
             some, chosen = test.inputs(slice(0, 4)), test.labels[:4]
-            _value(loss, _outputs(copy.deepcopy(module).eval(), some), chosen)
+            judged = _outputs(copy.deepcopy(module).eval(), some)
+            _value(loss, judged, chosen)
+            for name, metric in metrics.items():
+                _value(metric, judged, chosen, f"metric {name!r}")
         least = 1
         try:
             copy.deepcopy(module)(inputs[:1])
@@ -75,17 +82,20 @@ def _outputs(module: nn.Module, inputs: Tensor) -> Tensor:
     return output
 
 
-def _value(loss: Loss, output: Tensor, labels: Tensor) -> None:
+def _value(function: Metric, output: Tensor, labels: Tensor, what: str = "") -> None:
+    """Try a loss, or a metric by its name."""
+    what = what or f"loss {_name(function)}"
     try:
-        value = loss(output, labels)
+        value: Any = function(output, labels)
     except Exception as error:
         raise InputError(
-            f"The loss {_name(loss)} does not fit the module's output of shape {tuple(output.shape)} and labels of "
+            f"The {what} does not fit the module's output of shape {tuple(output.shape)} and labels of "
             f"shape {tuple(labels.shape)} ({str(labels.dtype)[6:]}): {_first(error)}."
         ) from None
-    if not isinstance(value, Tensor) or value.ndim != 0:
+    is_number = isinstance(value, Tensor) and value.ndim == 0
+    if not is_number and (what.startswith("loss") or not isinstance(value, int | float)):
         shape = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
-        raise InputError(f"The loss {_name(loss)} must be one number, the mean over its rows, got {shape}.")
+        raise InputError(f"The {what} must be one number, the mean over its rows, got {shape}.")
 
 
 def _check_classes(loss: Loss, output: Tensor, rows: Rows, which: str) -> None:
@@ -107,5 +117,5 @@ def _first(error: Exception) -> str:
     return (str(error).strip().split("\n")[0] or type(error).__name__).rstrip(".")
 
 
-def _name(loss: Loss) -> str:
-    return getattr(loss, "__name__", type(loss).__name__)
+def _name(function: Metric) -> str:
+    return getattr(function, "__name__", type(function).__name__)

@@ -31,7 +31,7 @@ from gossamer.kernels import note_bad
 from gossamer.kernels.buffers import Noted, noting
 from gossamer.kernels.pool import Call, recording
 from gossamer.runtime.device.tape import BadRound, Later, OnlyKernels, Side, Tape, Unfit, compared, there_and_back
-from gossamer.runtime.oracle import BatchOracle
+from gossamer.runtime.gradients.oracle import BatchOracle
 
 if TYPE_CHECKING:
     from gossamer.runtime.simulation import Simulation
@@ -231,6 +231,8 @@ class Replayed:
             return "GOSSAMER_GRAPH is 0"
         if sim.exchange.edges is not None:
             return "the network changes"
+        if sim.local is not None:
+            return "the local steps are an optimiser's own code"
         size = sum(x.numel() * x.element_size() for x in _tensors(sim.session.state))
         if size > (_LARGEST if is_cuda else _LARGEST_CPU):
             return f"the state has {size >> 20} MiB"

@@ -24,7 +24,7 @@ from gossamer.algorithms.base import Algorithm
 from gossamer.errors import ConvergenceWarning, GossamerError, InputError, RunError, StoppedError
 from gossamer.files import alone_in, work_for_holder
 from gossamer.records.runs import Runs
-from gossamer.runtime.experiment import Experiment, build_problem
+from gossamer.runtime.experiment import Experiment, build_problem, local_steps
 from gossamer.runtime.planning.memory import share_memory
 from gossamer.runtime.recorder import Progress
 from gossamer.runtime.simulation import Simulation
@@ -54,7 +54,8 @@ def usual_jobs(experiment: Experiment) -> int:
     jobs, seconds = min(cores(), len(methods)), 0.0
     for label, (method, rounds) in methods.items() if jobs > 1 else ():
         mixing = experiment.networks.get(label, experiment.mixing)
-        sim = Simulation(method, problem, mixing, spec.seeds, spec.batch_size, spec.x0, surrogates=spec.surrogates)
+        how: Any = {"surrogates": spec.surrogates, "local": local_steps(spec)}
+        sim = Simulation(method, problem, mixing, spec.seeds, spec.batch_size, spec.x0, **how)
         seconds += rounds * (sim.rehearse() or 0.0)
         if seconds > _WORTH_SECONDS:
             return jobs

@@ -21,7 +21,7 @@ from gossamer.errors import InputError, check_choice, check_integer, check_nonne
 from gossamer.fingerprint import digest
 from gossamer.records.checkpoint import Checkpoint, Checkpoints, common, needed
 from gossamer.records.identity import describe_method, difference
-from gossamer.runtime.oracle import LoopOracle, ZeroOracle
+from gossamer.runtime.gradients.oracle import LoopOracle, ZeroOracle
 from gossamer.runtime.processes.averaging import Average, modules_of
 from gossamer.runtime.processes.client import Client
 from gossamer.runtime.processes.leaving import close_at_exit

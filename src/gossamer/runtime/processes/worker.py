@@ -20,9 +20,9 @@ from gossamer.records.record import record_name
 from gossamer.records.runs import finished_run
 from gossamer.records.typed import Settings
 from gossamer.runtime.exchange.rows import network_of
-from gossamer.runtime.experiment import Experiment
+from gossamer.runtime.experiment import Experiment, local_steps
+from gossamer.runtime.gradients.oracle import BatchOracle, LocalOracle, of_module
 from gossamer.runtime.loop import Hook, Loop, SaveCheckpoints, ShowProgress
-from gossamer.runtime.oracle import BatchOracle
 from gossamer.runtime.planning.pace import usual_interval
 from gossamer.runtime.processes.client import Client
 from gossamer.runtime.processes.journal import Journal
@@ -80,7 +80,7 @@ def work(experiment: Experiment, how: Work) -> None:
 class _Worker:
     def __init__(self, experiment: Experiment, how: Work, ranks: Ranks) -> None:
         self.how, self.ranks = how, ranks
-        self.spec, self.mixing = experiment.spec, experiment.mixing
+        self.spec, self.mixing, self.local = experiment.spec, experiment.mixing, local_steps(experiment.spec)
         if self.spec.surrogates != "float64":
             raise InputError(
                 f"Processes keep surrogates in float64, got surrogates = {self.spec.surrogates!r}; leave the key out, "
@@ -119,6 +119,7 @@ class _Worker:
             "x0": describe_start(self.spec.x0, experiment.problem),
             "surrogates": self.spec.surrogates,
         }
+        about |= {} if self.local is None else {"local": repr(self.local)}
         said = settings(method, experiment.problem, network_of(method, self.mixing), about, seed)
         return Task(number, label, method, rounds, every, seed, about, said)
 
@@ -248,7 +249,8 @@ class _Runner(Hook):
     def step(self, *, measure: bool = False) -> None:
         """One round of this client."""
         client, problem = self.client, self.worker.problem
-        oracle = BatchOracle(problem, client.streams, client.t, self.worker.spec.batch_size, self.buffers)
+        given = problem, client.streams, client.t, self.worker.spec.batch_size, self.buffers
+        oracle = BatchOracle(*given) if self.worker.local is None else LocalOracle(self.worker.local, *given)
         client.step(oracle, self.task.method.lr_at(client.t), measure=measure)
         self.buffers = oracle.buffers
 
@@ -290,7 +292,7 @@ class _Runner(Hook):
             "hidden": sum(link.hidden for link in links) / max(1, len(links)),
             "compression_error": float("nan") if error is None else float(error[0]),
         }
-        self.journal.note(counters, self.worker.problem.with_buffers(client.state.x, self.buffers)[0])
+        self.journal.note(counters, self.worker.problem.with_buffers(client.state.x, of_module(self.buffers))[0])
         self.watch.note(client.t, counters, links)
 
 

@@ -17,7 +17,7 @@ from gossamer.problems.base import Problem
 from gossamer.records.identity import alpha_of, averages
 from gossamer.runtime.arguments import check_batch_size, check_method_fits, check_network
 from gossamer.runtime.exchange.rows import network_of
-from gossamer.runtime.oracle import BatchOracle
+from gossamer.runtime.gradients.oracle import BatchOracle
 from gossamer.runtime.start import X0
 from gossamer.runtime.tuning.candidates import Candidates, gradient_norms, race
 from gossamer.runtime.tuning.caution import usual_alpha

@@ -1,6 +1,6 @@
-"""Where gradients come from: a problem's minibatches as each client's stream draws them, or a user's training loop."""
+"""Where gradients come from: minibatches as each client's stream draws them, local steps, or a user's training loop."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -10,6 +10,7 @@ from gossamer.algorithms.round import Samples
 from gossamer.errors import InputError
 from gossamer.kernels import begin
 from gossamer.problems.base import Problem
+from gossamer.runtime.gradients.local import LocalSteps, Steps
 from gossamer.streams import Streams
 
 
@@ -52,10 +53,13 @@ class BatchOracle:
 
     def _minibatch(self, purpose: str = "batch") -> Tensor | None:
         if self.batch_size is not None and purpose not in self._batches:
-            counts = self.problem.row_counts
-            high = self.problem.rows_per_client if counts is None else counts
-            self._batches[purpose] = self.streams.at(self.t, purpose).below(high, self.batch_size)
+            self._batches[purpose] = self._drawn(purpose, self.batch_size)
         return self._batches.get(purpose)
+
+    def _drawn(self, purpose: str, rows: int) -> Tensor:
+        counts = self.problem.row_counts
+        high = self.problem.rows_per_client if counts is None else counts
+        return self.streams.at(self.t, purpose).below(high, rows)
 
     def _gradient(self, x: Tensor, batch: Tensor | None) -> Tensor:
         more: dict[str, Any] = {}
@@ -67,6 +71,62 @@ class BatchOracle:
         if more.get("buffers") and self.buffers is self._before:
             self.buffers = more["buffers"]
         return gradient
+
+
+class LocalOracle(BatchOracle):
+    """The sum of local steps in place of a gradient; each step has a minibatch of its own.
+
+    The moments of the optimiser are kept beside the clients' buffers.
+    """
+
+    def __init__(self, local: LocalSteps, *given: Any) -> None:
+        super().__init__(*given)
+        self._local, self._is_taken = local, False
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """x minus where the local steps lead from it."""
+        if self._is_taken:
+            raise InputError(
+                "Local steps take the place of one gradient per round, but the method asks for several; use BEER or "
+                "CHOCO-SGD, say."
+            )
+        self._is_taken = True
+        problem, many, b = self.problem, self._local.steps, self.batch_size
+        own = {name: buffer.clone() for name, buffer in of_module(self._before).items()}
+        drawn = None if b is None else self._drawn("batch", many * b)
+        seeds = self.streams.at(self.t, "module").seeds() if problem.is_random else None
+
+        def gradient(y: Tensor, k: int) -> Tensor:
+            more: dict[str, Any] = {"buffers": own} if problem.has_buffers else {}
+            more |= {} if seeds is None else {"seeds": seeds + k}
+            return problem.gradient(y, drawn if drawn is None or b is None else drawn[:, k * b : (k + 1) * b], **more)
+
+        shapes = list(getattr(problem, "shapes", [torch.Size([problem.d])]))
+        steps = Steps(self._local, x, shapes, moments(self._before))
+        change = steps.taken(gradient)
+        self.buffers = own | {_MOMENTS + name: tensor for name, tensor in steps.moments.items()}
+        return change
+
+    def full(self, x: Tensor) -> Tensor:
+        """Refused."""
+        raise InputError("Local steps replace minibatch gradients, but the method asks for full gradients.")
+
+    def samples(self, x: Tensor, *, whole: bool = False, purpose: str = "batch") -> Samples:
+        """Refused."""
+        raise InputError("Local steps replace minibatch gradients, but the method asks for those of single data rows.")
+
+
+_MOMENTS = "@local."  # no buffer of a module begins like this
+
+
+def of_module(buffers: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The buffers that belong to the problem's module."""
+    return {name: buffer for name, buffer in buffers.items() if not name.startswith(_MOMENTS)}
+
+
+def moments(buffers: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """What the optimiser of local steps keeps from round to round."""
+    return {name.removeprefix(_MOMENTS): one for name, one in buffers.items() if name.startswith(_MOMENTS)}
 
 
 class LoopOracle:

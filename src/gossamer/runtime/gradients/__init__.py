@@ -1,0 +1,1 @@
+"""Where the gradients of a round come from."""
