@@ -130,9 +130,9 @@ class Device:
 
     def in_turns(self, work: Work, needed: float, turns: int) -> Times:
         """Rounds, and copies whose speed gives the time for the bytes that a round needs."""
-        warm_up = self.seconds(work, 3)
-        if warm_up < 3:  # not where a round takes seconds
-            warm_up += self.seconds(work, WARM_UP)
+        warm_up = self.seconds(work, 3)  # kernels are compiled in the first rounds
+        one = self.seconds(work, 1)
+        warm_up += one + (self.seconds(work, WARM_UP) if one < 1 else 0.0)  # not where a round takes seconds
         rounds = rounds_per_turn(partial(self.seconds, work), 1, self.setting)
         taken = Times([], [], warm_up)
         for turn in range(turns):

@@ -197,3 +197,17 @@ def test_processes_take_the_same_local_steps(optimizer: str, tmp_path: Path) -> 
     simulated = forked("run", "my.toml", "-o", "simulated", "-q", cwd=tmp_path)
     assert simulated.returncode == 0, simulated.stderr
     same(tmp_path / "real", tmp_path / "simulated", "BEER-seed0", tolerance=1e-12)
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("optimizer", [torch.optim.AdamW, Rowwise])
+def test_local_steps_on_a_gpu(optimizer: Any) -> None:
+    local = gs.LocalSteps(optimizer, 3, outer_momentum=0.5, lr=0.01)
+    runs = []
+    for device in ("cpu", "cuda"):
+        torch.manual_seed(0)
+        module = nn.Sequential(nn.Flatten(), nn.Linear(64, 6), nn.Tanh(), nn.Linear(6, 10))
+        one = gs.module_problem(module, "digits", clients=4, partition="iid", dtype="float64", device=device)
+        method = gs.CHOCOSGD(lr=1.0, gamma=0.5, compressor=gs.identity())
+        runs.append(gs.simulate(method, one, MIXING, rounds=15, batch_size=5, local=local).x.cpu())
+    torch.testing.assert_close(runs[1], runs[0], rtol=0, atol=1e-8)

@@ -6,6 +6,7 @@ reference runs in their place.
 """
 
 import contextlib
+import gc
 import importlib
 import importlib.util
 import logging
@@ -125,6 +126,19 @@ def compiling() -> Iterator[None]:
         yield
     finally:
         _elsewhere.append(time.perf_counter() - compile_seconds() - begin)
+
+
+@contextlib.contextmanager
+def undisturbed() -> Iterator[None]:
+    """Collect no garbage inside: a CUDA graph that is freed while another one is captured spoils that one."""
+    gc.collect()
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def uniform(stream: Stream, width: int, dtype: torch.dtype) -> Tensor:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from gossamer.kernels import compiling
+from gossamer.kernels import compiling, undisturbed
 
 logger = logging.getLogger("gossamer")
 
@@ -63,7 +63,7 @@ class Replay:
                 self.function(x, inputs, labels, buffers)
         here.wait_stream(beside)
         self._graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self._graph):
+        with undisturbed(), torch.cuda.graph(self._graph):
             self._outputs = self.function(x, inputs, labels, buffers)
 
 

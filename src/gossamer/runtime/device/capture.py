@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 
 from gossamer.algorithms.base import State, map_state
-from gossamer.kernels import note_bad
+from gossamer.kernels import note_bad, undisturbed
 from gossamer.kernels.buffers import Noted, noting
 from gossamer.kernels.pool import Call, recording
 from gossamer.runtime.device.tape import BadRound, Later, OnlyKernels, Side, Tape, Unfit, compared, there_and_back
@@ -281,7 +281,7 @@ def _record(sim: "Simulation") -> _Recorded:
     for rounds in (_TOGETHER, 1):  # the packets are those of the last: where they are looked at, rounds go one by one
         graph = torch.cuda.CUDAGraph()
         pool = recorded.graphs[_TOGETHER].pool() if recorded.graphs else None  # they never run at the same time
-        with torch.cuda.graph(graph, pool=pool):
+        with undisturbed(), torch.cuda.graph(graph, pool=pool):
             recorded.packets = _rounds(sim, recorded, rounds)
         recorded.graphs[rounds] = graph
     return recorded
