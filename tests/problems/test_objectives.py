@@ -37,13 +37,16 @@ SETTINGS = {
     "one_hidden_layer": 'data = "digits"\nhidden = 5\npixels = "raw"',
     "cnn": 'data = "digits"\nrunning_stats = false',
     "resnet": 'data = "digits"\nblocks = 1\nnorm = "group"\npartition = "by_label"',
+    "module": 'data = "digits"\nmodule = "gossamer_tests_own_module:build"\npixels = "raw"',
 }
+OWN = "from torch import nn\ndef build(): return nn.Sequential(nn.Flatten(), nn.Linear(64, 10))\n"
 
 
 @pytest.mark.parametrize("objective", objectives.names())
 def test_spec(objective: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("numbers.txt").write_text("".join(f"{np.sin(i)} 1:{i} 3:{i * i}\n" for i in range(40)))
+    Path("gossamer_tests_own_module.py").write_text(OWN)
     Path("my.toml").write_text(SPEC.format(objective=objective, more=SETTINGS[objective]))
     experiment = prepare(load_spec(Path("my.toml")))
     runs = experiment.run()

@@ -319,7 +319,8 @@ def _record_tape(sim: "Simulation", recorded: _Recorded) -> None:
     session, before, t = sim.session, sim.session.state, sim.session.t
     try:
         tried, noted = _noted_round(sim, recorded, recorded.state, None)
-        memory = there_and_back(_tensors(recorded.state), _tensors(tried.state), noted)
+        sent = {part.data_ptr() for packet in tried.packets for one in packet for part in _parts(one)}
+        memory = there_and_back(_tensors(recorded.state), _tensors(tried.state), noted, sent)
         there, _ = _noted_round(sim, recorded, recorded.state, memory[0])
         back, _ = _noted_round(sim, recorded, there.state, memory[1])
         both = zip(_tensors(recorded.state), _tensors(back.state), strict=True)
@@ -350,6 +351,11 @@ def _noted_round(sim: "Simulation", recorded: _Recorded, state: State, given: li
         new, _ = session.attempt(oracle, recorded.lr[0], cast(int, Later(session.t)), recorded.t)
         new = map_state(new, lambda x: x)
     return Side(calls, new, list(sim.exchange.packets)), noted
+
+
+def _parts(message: Any) -> list[Tensor]:
+    """The tensors that a message is made of."""
+    return [part for part in vars(message).values() if isinstance(part, Tensor)]
 
 
 def _unused() -> int:

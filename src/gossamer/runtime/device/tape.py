@@ -154,11 +154,13 @@ def apart(calls: list[Call], models: Array) -> tuple[list[Call], list[Call]]:
     return calls[:end], calls[end:]
 
 
-def there_and_back(before: list[Tensor], after: list[Tensor], noted: Noted) -> tuple[list[Array], list[Array]]:
+def there_and_back(
+    before: list[Tensor], after: list[Tensor], noted: Noted, sent: set[int]
+) -> tuple[list[Array], list[Array]]:
     """The memory for a round from where the state was, and for one back: `noted` is that of such a round.
 
     A tensor is written over where its last kernel allows it, and else in two places by turns. All else gets memory of
-    its own in both rounds, since they overlap.
+    its own in both rounds, since they overlap. What was `sent` as it is (addresses) can be looked at after the round.
     """
     place = {array.ctypes.data: k for k, array in enumerate(noted.arrays) if array.size}
     there, back = list(noted.arrays), [np.empty_like(array) for array in noted.arrays]
@@ -168,7 +170,7 @@ def there_and_back(before: list[Tensor], after: list[Tensor], noted: Noted) -> t
         k = place.pop(new.data_ptr(), None)
         if k is None or noted.arrays[k].shape != tuple(new.shape):
             raise Unfit("a round hands a tensor on, or makes one outside of kernels")
-        if old.data_ptr() in noted.over[k]:
+        if old.data_ptr() in noted.over[k] and old.data_ptr() not in sent:
             there[k] = old.numpy()
         back[k] = old.numpy()
     return there, back

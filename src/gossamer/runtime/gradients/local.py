@@ -23,6 +23,7 @@ class LocalSteps:
     moments of its optimiser. With `outer_momentum`, the sums themselves get Nesterov momentum, as in DiLoCo (Douillard
     et al., 2023, arXiv 2311.08105).
 
+    >>> import gossamer as gs
     >>> gs.LocalSteps(torch.optim.AdamW, steps=20, lr=1e-3, weight_decay=0.1)
     LocalSteps(AdamW, steps=20, lr=0.001, weight_decay=0.1)
 
