@@ -54,5 +54,6 @@ if __name__ == "__main__":
     problem = gs.module_problem(Transformer(), datasets(), loss=loss, test=held_out(), metric=token_accuracy)
     method = gs.CHOCOSGD(lr=1.0, gamma=0.6, compressor=gs.blockwise(gs.gsgd(3), 64))
     local = gs.LocalSteps(torch.optim.AdamW, steps=5, lr=3e-3)
-    run = gs.simulate(method, problem, gs.mixing_matrix(gs.ring(4)), rounds=100, batch_size=32, local=local)
-    print(run.frame[["round", "loss", "token_accuracy", "bits"]].tail(3).to_string(index=False))
+    ring = gs.mixing_matrix(gs.ring(4))
+    run = gs.simulate(method, problem, ring, rounds=80, batch_size=32, local=local, eval_every=20)
+    print(run.frame[["round", "loss", "token_accuracy", "bits"]].to_string(index=False))

@@ -70,11 +70,12 @@ def test_training_mnist_with_torchrun(data_dir: Path, tmp_path: Path) -> None:
     assert float(last.split()[-1]) > 0.85
 
 
+@pytest.mark.slow
 def test_a_transformer_simulated_and_launched(tmp_path: Path) -> None:
     """The same file, unchanged, for both; the spec names what the example defines."""
     (tmp_path / "examples").mkdir()
     for name in ("transformer.py", "transformer.toml"):
-        text = (ROOT / "examples" / name).read_text().replace("rounds = 100", "rounds = 8")
+        text = (ROOT / "examples" / name).read_text().replace("rounds = 80", "rounds = 8")
         (tmp_path / "examples" / name).write_text(text)
     for command, folder in (("run", "simulated"), ("launch", "real")):
         done = subprocess.run(

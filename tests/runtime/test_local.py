@@ -189,6 +189,7 @@ def _run(method: gs.Algorithm = CHOCO, **more: Any) -> Tensor:
     return gs.simulate(method, problem(), MIXING, rounds=3, batch_size=5, **more).x
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("optimizer", ["SGD", "AdamW"])
 def test_processes_take_the_same_local_steps(optimizer: str, tmp_path: Path) -> None:
     spec(tmp_path, rounds=50, more=f'[local]\noptimizer = "{optimizer}"\nsteps = 3\nlr = 0.01\n')
@@ -200,6 +201,7 @@ def test_processes_take_the_same_local_steps(optimizer: str, tmp_path: Path) -> 
 
 
 @pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
 @pytest.mark.parametrize("optimizer", [torch.optim.AdamW, Rowwise])
 def test_local_steps_on_a_gpu(optimizer: Any) -> None:
     local = gs.LocalSteps(optimizer, 3, outer_momentum=0.5, lr=0.01)
