@@ -68,7 +68,7 @@ def fetch(address: int, size: int) -> None:
 
 
 def goes_past(out: Any, over: Any) -> bool:
-    """Whether a result is to be written past the caches: a large array of float64, not in the place of `over`."""
+    """Whether to write a result past the caches: a large array of float64 that does not overwrite `over`."""
     return bool(out.dtype == np.float64 and out.nbytes >= LARGE and out.ctypes.data != over.ctypes.data)
 
 
