@@ -6,9 +6,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gossamer.algorithms.round import Samples
+from gossamer.algorithms.round import Samples, Taken
 from gossamer.errors import InputError
-from gossamer.kernels import begin
+from gossamer.kernels import begin, tensors
 from gossamer.problems.base import Problem
 from gossamer.runtime.gradients.local import LocalSteps, Steps
 from gossamer.streams import Streams
@@ -34,6 +34,10 @@ class BatchOracle:
     def full(self, x: Tensor) -> Tensor:
         """Over all of each client's rows."""
         return self._gradient(x, None)
+
+    def corrected(self, x: Tensor, correction: Tensor) -> Taken:
+        """The gradient and the correction: one step of size 1."""
+        return one_step(self(x), correction)
 
     def samples(self, x: Tensor, *, whole: bool = False, purpose: str = "batch") -> Samples:
         """Row by row: each data row is a batch of its own, and they all stand beside one another like seeds."""
@@ -85,6 +89,13 @@ class LocalOracle(BatchOracle):
 
     def __call__(self, x: Tensor) -> Tensor:
         """x minus where the local steps lead from it."""
+        return self._taken(x, None).change
+
+    def corrected(self, x: Tensor, correction: Tensor) -> Taken:
+        """The same, where each gradient has the correction added to it."""
+        return self._taken(x, tensors(begin(correction).to(x))[0])
+
+    def _taken(self, x: Tensor, correction: Tensor | None) -> Taken:
         if self._is_taken:
             raise InputError(
                 "Local steps take the place of one gradient per round, but the method asks for several; use BEER or "
@@ -101,11 +112,11 @@ class LocalOracle(BatchOracle):
             more |= {} if seeds is None else {"seeds": seeds + k}
             return problem.gradient(y, drawn if drawn is None or b is None else drawn[:, k * b : (k + 1) * b], **more)
 
-        shapes = list(getattr(problem, "shapes", [torch.Size([problem.d])]))
-        steps = Steps(self._local, x, shapes, moments(self._before))
-        change = steps.taken(gradient)
+        shapes = getattr(problem, "named_shapes", {"": torch.Size([problem.d])})
+        steps = Steps(self._local, x, shapes, moments(self._before), int(self.t) * many)
+        taken = steps.taken(gradient, correction)
         self.buffers = own | {_MOMENTS + name: tensor for name, tensor in steps.moments.items()}
-        return change
+        return taken
 
     def full(self, x: Tensor) -> Tensor:
         """Refused."""
@@ -114,6 +125,11 @@ class LocalOracle(BatchOracle):
     def samples(self, x: Tensor, *, whole: bool = False, purpose: str = "batch") -> Samples:
         """Refused."""
         raise InputError("Local steps replace minibatch gradients, but the method asks for those of single data rows.")
+
+
+def one_step(gradient: Tensor, correction: Tensor) -> Taken:
+    """One step of size 1 along a corrected gradient."""
+    return Taken(gradient + correction, gradient)
 
 
 _MOMENTS = "@local."  # no buffer of a module begins like this
@@ -148,6 +164,10 @@ class LoopOracle:
             )
         return self._elsewhere(x)
 
+    def corrected(self, x: Tensor, correction: Tensor) -> Taken:
+        """The gradient and the correction."""
+        return one_step(self(x), correction)
+
     def full(self, x: Tensor) -> Tensor:
         """Not to be had."""
         raise InputError(f"{self._title} asks for full gradients, which an optimiser never sees.")
@@ -167,6 +187,10 @@ class ZeroOracle:
     def full(self, x: Tensor) -> Tensor:
         """Zero."""
         return torch.zeros_like(x)
+
+    def corrected(self, x: Tensor, correction: Tensor) -> Taken:
+        """No step."""
+        return Taken(torch.zeros_like(x), torch.zeros_like(x))
 
     def samples(self, x: Tensor, *, whole: bool = False, purpose: str = "batch") -> Samples:
         """None."""
