@@ -36,6 +36,8 @@ class Oracle(Protocol):
 
         Without local steps there is one of size 1: the gradient and the correction.
         """
+        gradient = self(x)
+        return Taken(gradient + correction, gradient)
 
 
 class Taken(NamedTuple):

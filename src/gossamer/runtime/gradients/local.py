@@ -193,7 +193,8 @@ class Steps:
         if self._local.clip is None:
             return gradient
         norms = torch.linalg.vector_norm(gradient, dim=1, keepdim=True)
-        return gradient * (self._local.clip / (norms + 1e-6)).clamp(max=1.0)  # as torch does
+        scale: Tensor = (self._local.clip / (norms + 1e-6)).clamp(max=1.0)  # as torch does
+        return gradient * scale
 
     def _rows(self) -> Iterator[slice]:
         """The rows that each optimiser has."""
@@ -210,8 +211,9 @@ class Steps:
         for optimizer, leaves, rows in zip(self._optimizers, self._leaves, self._rows(), strict=True):
             for leaf, piece in zip(leaves, torch.split(gradient[rows], self._sizes, dim=1), strict=True):
                 leaf.grad = piece.reshape(leaf.shape)
-            for group in optimizer.param_groups if self._local.schedule is not None else ():
-                group["lr"] = self._local.schedule(self._t + k)
+            if self._local.schedule is not None:
+                for group in optimizer.param_groups:
+                    group["lr"] = self._local.schedule(self._t + k)
             with torch.enable_grad():  # as in a training loop
                 optimizer.step()
 

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gossamer.algorithms.round import Samples, Taken
+from gossamer.algorithms.round import Oracle, Samples, Taken
 from gossamer.errors import InputError
 from gossamer.kernels import begin, tensors
 from gossamer.problems.base import Problem
@@ -14,7 +14,7 @@ from gossamer.runtime.gradients.local import LocalSteps, Steps
 from gossamer.streams import Streams
 
 
-class BatchOracle:
+class BatchOracle(Oracle):
     """A round's gradients; the minibatch is drawn when it is first asked for, and is the same for the whole round.
 
     The first gradient of a round moves the clients' buffers; others on the same minibatch do not move them again.
@@ -34,10 +34,6 @@ class BatchOracle:
     def full(self, x: Tensor) -> Tensor:
         """Over all of each client's rows."""
         return self._gradient(x, None)
-
-    def corrected(self, x: Tensor, correction: Tensor) -> Taken:
-        """The gradient and the correction: one step of size 1."""
-        return one_step(self(x), correction)
 
     def samples(self, x: Tensor, *, whole: bool = False, purpose: str = "batch") -> Samples:
         """Row by row: each data row is a batch of its own, and they all stand beside one another like seeds."""
@@ -127,11 +123,6 @@ class LocalOracle(BatchOracle):
         raise InputError("Local steps replace minibatch gradients, but the method asks for those of single data rows.")
 
 
-def one_step(gradient: Tensor, correction: Tensor) -> Taken:
-    """One step of size 1 along a corrected gradient."""
-    return Taken(gradient + correction, gradient)
-
-
 _MOMENTS = "@local."  # no buffer of a module begins like this
 
 
@@ -145,7 +136,7 @@ def moments(buffers: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name.removeprefix(_MOMENTS): one for name, one in buffers.items() if name.startswith(_MOMENTS)}
 
 
-class LoopOracle:
+class LoopOracle(Oracle):
     """Gradients as a training loop has them: at its model `own` what `backward` left, elsewhere by its closure."""
 
     def __init__(
@@ -164,10 +155,6 @@ class LoopOracle:
             )
         return self._elsewhere(x)
 
-    def corrected(self, x: Tensor, correction: Tensor) -> Taken:
-        """The gradient and the correction."""
-        return one_step(self(x), correction)
-
     def full(self, x: Tensor) -> Tensor:
         """Not to be had."""
         raise InputError(f"{self._title} asks for full gradients, which an optimiser never sees.")
@@ -177,20 +164,23 @@ class LoopOracle:
         raise InputError(f"{self._title} asks for the gradient of each data row, which an optimiser never sees.")
 
 
-class ZeroOracle:
-    """No gradient at all, for who only mixes."""
+class SameOracle(Oracle):
+    """The same gradient whatever the model, or none: for who has no data left, or only mixes."""
+
+    def __init__(self, gradient: Tensor | None = None) -> None:
+        self._gradient = gradient
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Zero."""
-        return torch.zeros_like(x)
-
-    def full(self, x: Tensor) -> Tensor:
-        """Zero."""
-        return torch.zeros_like(x)
+        """The gradient, or zero."""
+        return torch.zeros_like(x) if self._gradient is None else self._gradient
 
     def corrected(self, x: Tensor, correction: Tensor) -> Taken:
-        """No step."""
-        return Taken(torch.zeros_like(x), torch.zeros_like(x))
+        """A step along it; none without a gradient."""
+        return Taken(self(x), self(x)) if self._gradient is None else super().corrected(x, correction)
+
+    def full(self, x: Tensor) -> Tensor:
+        """The gradient, or zero."""
+        return self(x)
 
     def samples(self, x: Tensor, *, whole: bool = False, purpose: str = "batch") -> Samples:
         """None."""
