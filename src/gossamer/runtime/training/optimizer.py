@@ -22,13 +22,13 @@ from gossamer.fingerprint import digest
 from gossamer.records.checkpoint import Checkpoint, Checkpoints, common, needed
 from gossamer.records.identity import describe_method, difference
 from gossamer.runtime.gradients.oracle import SameOracle
-from gossamer.runtime.processes.averaging import Average, modules_of
 from gossamer.runtime.processes.client import Client
-from gossamer.runtime.processes.inner import Inner
 from gossamer.runtime.processes.leaving import close_at_exit
-from gossamer.runtime.processes.parameters import Parameters
 from gossamer.runtime.processes.ranks import Ranks
-from gossamer.runtime.processes.training import TrainingLoop
+from gossamer.runtime.training.averaging import Average, modules_of
+from gossamer.runtime.training.inner import Inner
+from gossamer.runtime.training.parameters import Parameters
+from gossamer.runtime.training.training import TrainingLoop
 from gossamer.runtime.transport.base import Open
 from gossamer.runtime.tuning.caution import warn_of_gamma
 from gossamer.streams import STREAMS

@@ -11,8 +11,8 @@ from gossamer.kernels import begin, tensors
 from gossamer.records.checkpoint import Checkpoint
 from gossamer.runtime.gradients.oracle import LoopOracle, SameOracle
 from gossamer.runtime.processes.client import Client
-from gossamer.runtime.processes.inner import GivenOracle, Inner
-from gossamer.runtime.processes.parameters import Parameters
+from gossamer.runtime.training.inner import GivenOracle, Inner
+from gossamer.runtime.training.parameters import Parameters
 
 
 class TrainingLoop:
