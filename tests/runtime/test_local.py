@@ -38,6 +38,10 @@ class Rowwise(torch.optim.SGD):
     """An optimiser that is not torch's own, so that it runs client by client."""
 
 
+class RowwiseAdam(torch.optim.AdamW):
+    """The same, with moments."""
+
+
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 @pytest.mark.parametrize(("optimizer", "settings"), OPTIMIZERS, ids=lambda value: getattr(value, "__name__", ""))
 def test_the_sum_of_local_steps_takes_the_place_of_the_gradient(
@@ -62,6 +66,41 @@ def test_the_sum_of_local_steps_takes_the_place_of_the_gradient(
         sums = momentum * sums + change
         x = w @ x - (change + momentum * sums)
     torch.testing.assert_close(run.x, x, rtol=0, atol=1e-12)
+
+
+def test_clipping_schedules_and_groups_are_those_of_torch() -> None:
+    """Against clip_grad_norm_, LambdaLR and parameter groups, client by client."""
+    whole, lr = problem(), gs.algorithms.schedules.cosine(0.02, 12)
+    groups = {"3.*": {"weight_decay": 0.0}, "*.bias": {"weight_decay": 0.7}}
+    more: dict[str, Any] = {"weight_decay": 0.3, "clip": 0.05, "groups": groups}
+    apart = [gs.LocalSteps(one, steps=3, lr=lr, **more) for one in (torch.optim.AdamW, RowwiseAdam)]
+    runs = [gs.simulate(gs.DSGD(lr=1.0), whole, MIXING, rounds=4, batch_size=5, local=one, seed=7) for one in apart]
+    streams, w = Streams([7], range(4), torch.device("cpu")), torch.from_numpy(MIXING.matrix)
+    modules = [nn.Sequential(nn.Flatten(), nn.Linear(64, 6), nn.Tanh(), nn.Linear(6, 10)).double() for _ in range(4)]
+    optimizers, times = [], []
+    for module in modules:
+        decays = {"1.weight": 0.3, "1.bias": 0.7, "3.weight": 0.0, "3.bias": 0.0}
+        own = [{"params": [p], "weight_decay": decays[name]} for name, p in module.named_parameters()]
+        optimizers.append(torch.optim.AdamW(own, lr=0.02))
+        times.append(torch.optim.lr_scheduler.LambdaLR(optimizers[-1], lambda t: lr(t) / 0.02))
+    x = whole.x0().expand(4, -1)
+    for t in range(4):
+        rows = streams.at(t, "batch").below(whole.rows_per_client, 15)
+        for client, module in enumerate(modules):
+            nn.utils.vector_to_parameters(x[client].clone(), module.parameters())
+            for k in range(3):
+                at = nn.utils.parameters_to_vector(module.parameters()).detach()[None]
+                gradient = whole.only(client).gradient(at, rows[client : client + 1, 5 * k : 5 * k + 5])[0]
+                pieces = torch.split(gradient, [p.numel() for p in module.parameters()])
+                for p, piece in zip(module.parameters(), pieces, strict=True):
+                    p.grad = piece.view(p.shape).clone()
+                nn.utils.clip_grad_norm_(module.parameters(), 0.05)
+                optimizers[client].step()
+                times[client].step()
+        y = torch.stack([nn.utils.parameters_to_vector(module.parameters()).detach() for module in modules])
+        x = w @ x - (x - y)
+    for run in runs:
+        torch.testing.assert_close(run.x, x, rtol=0, atol=1e-12)
 
 
 def test_one_step_of_sgd_is_a_gradient() -> None:
@@ -166,6 +205,11 @@ def test_a_spec_has_local_steps(optimizer: str) -> None:
         (lambda: gs.LocalSteps("AdamW", 2, lr=-1), "AdamW does not take these settings: Invalid learning rate: -1."),
         (lambda: gs.LocalSteps("AdamW", 2, speed=1), "AdamW does not take these settings: got an unexpected keyword"),
         (lambda: gs.LocalSteps("SGD", 2, outer_momentum=1.0), "`outer_momentum` must be in [0, 1), got 1.0."),
+        (lambda: gs.LocalSteps("SGD", 2, clip=0), "`clip` must be"),
+        (lambda: gs.LocalSteps("SGD", groups=3), "`groups` must be such as"),  # type: ignore[arg-type]
+        (lambda: gs.LocalSteps("SGD", groups={"*": {"speed": 1}}), "SGD has no setting 'speed' for a group"),
+        (lambda: gs.LocalSteps("SGD", lr="cosine:0.1"), "cosine"),
+        (lambda: _run(local=gs.LocalSteps("SGD", groups={"4.*": {"lr": 1}})), "No parameter fits the group '4.*'"),
         (lambda: _run(local="AdamW"), "`local` must be gossamer.LocalSteps(torch.optim.AdamW, ...), got str."),
         (
             lambda: _run(gs.algorithms.GTSAGA(lr=0.1), local=gs.LocalSteps("SGD", 2)),
@@ -190,9 +234,12 @@ def _run(method: gs.Algorithm = CHOCO, **more: Any) -> Tensor:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("method", ["BEER", "K-GT"])
 @pytest.mark.parametrize("optimizer", ["SGD", "AdamW"])
-def test_processes_take_the_same_local_steps(optimizer: str, tmp_path: Path) -> None:
-    spec(tmp_path, rounds=50, more=f'[local]\noptimizer = "{optimizer}"\nsteps = 3\nlr = 0.01\n')
+def test_processes_take_the_same_local_steps(optimizer: str, method: str, tmp_path: Path) -> None:
+    path = spec(tmp_path, rounds=50, more=f'[local]\noptimizer = "{optimizer}"\nsteps = 3\nlr = 0.01\n')
+    if method == "K-GT":
+        path.write_text(path.read_text().replace('name = "beer"', 'name = "compressed_kgt"\nlabel = "BEER"'))
     code, err = finish(start(tmp_path, "-o", "real", "-q"))
     assert code == 0, err
     simulated = forked("run", "my.toml", "-o", "simulated", "-q", cwd=tmp_path)
