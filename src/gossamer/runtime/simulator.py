@@ -171,7 +171,7 @@ def sweep(
             def start(some: Sequence[int], one: Algorithm = one) -> Simulation:
                 return Simulation(one, problem, mixing, some, batch_size, x0, codec, surrogates=surrogates, local=local)
 
-            demand = Demand(one, problem, mixing, batch_size, surrogates, evaluations)
+            demand = Demand(one, problem, mixing, batch_size, surrogates, evaluations, local)
             at_once = seeds_at_once(demand, label, len(chosen))
             runs += record_seeds(start, chosen, {"label": label, **about}, saving, progress, measures, at_once)
     return runs

@@ -82,6 +82,16 @@ class LocalSteps:
         first = {} if self.schedule is None else {"lr": self.schedule(0)}
         return self.optimizer(groups, **(self.settings | first))
 
+    @property
+    def kept_per_coordinate(self) -> int:
+        """Numbers that it keeps from round to round for each coordinate: two for AdamW."""
+        leaf = nn.Parameter(torch.zeros(4, 4))
+        leaf.grad = torch.ones_like(leaf)
+        optimizer = self.make([{"params": [leaf]}])
+        optimizer.step()
+        kept = sum(one.shape == leaf.shape for one in optimizer.state[leaf].values() if isinstance(one, Tensor))
+        return kept + bool(self.outer_momentum)
+
     def group_of(self, name: str) -> str | None:
         """The pattern that a parameter's name fits."""
         return next((pattern for pattern in self.groups if fnmatchcase(name, pattern)), None)

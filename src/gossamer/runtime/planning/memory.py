@@ -12,6 +12,7 @@ from gossamer.algorithms.base import Algorithm, Needs
 from gossamer.algorithms.surrogate import Surrogate
 from gossamer.errors import InputError
 from gossamer.problems.base import Problem
+from gossamer.runtime.gradients.local import LocalSteps
 from gossamer.runtime.planning.pace import plan_log
 from gossamer.runtime.session import Surrogates
 from gossamer.topology import Mixing, MixingMatrix
@@ -19,6 +20,7 @@ from gossamer.topology import Mixing, MixingMatrix
 # Measured with BEER, LEAD, D2 and DSGD (tests/runtime/test_memory_plan.py holds estimates against measured peaks).
 _PASSING = 80  # bytes per coordinate of all rows that come and go in a round: gradient, differences, messages, sums
 _EVALUATING = 28  # bytes per coordinate of a snapshot that is measured: kept, copied, and its distance to the average
+_LOCAL = 4  # numbers per coordinate that come and go in local steps: models, their copy, gradients and their mean
 _PER_EDGE = 600  # bytes of a graph and its W
 _PER_ROW = 1024  # bytes beside the coordinates: keys, lengths of packets
 _TOGETHER, _SNAPSHOT_BYTES = 64, 256 << 20  # snapshots that wait for one evaluation, as the recorder keeps them
@@ -42,6 +44,7 @@ class Demand:
     batch_size: int | None = None
     surrogates: Surrogates = "float64"
     evaluations: int = _TOGETHER
+    local: LocalSteps | None = None
 
     def bytes(self, seeds: int = 1) -> int | None:
         """An estimate of the peak beside the data, for so many seeds at once; None if the method's state is unknown."""
@@ -57,7 +60,11 @@ class Demand:
         snapshot = coordinates * problem.dtype.itemsize
         waiting = max(1, min(self.evaluations, _TOGETHER, _SNAPSHOT_BYTES // max(1, snapshot)))
         # Kernels keep their memory to use it again, so that what rounds and evaluations need adds up.
-        return 2 * state + (_PASSING + waiting * _EVALUATING) * coordinates + drawn + _PER_ROW * rows
+        passing = _PASSING + waiting * _EVALUATING
+        if self.local is not None:
+            drawn *= self.local.steps
+            passing += problem.dtype.itemsize * (_LOCAL + 2 * self.local.kept_per_coordinate)
+        return 2 * state + passing * coordinates + drawn + _PER_ROW * rows
 
     def _state(self, rows: int) -> int | None:
         """The bytes of the state, in proportion to that of one short row."""
