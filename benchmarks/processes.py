@@ -41,9 +41,10 @@ import torch.distributed as dist
 from torch import Tensor
 
 import gossamer as gs
-from gossamer.algorithms import Algorithm, Samples
+from gossamer.algorithms import Algorithm
 from gossamer.compression.coding.wire import varint, varint_size
 from gossamer.compression.packet import length as packet_length
+from gossamer.runtime.gradients.oracle import SameOracle
 from gossamer.runtime.processes.client import Client
 from gossamer.runtime.processes.ranks import Ranks
 from gossamer.runtime.transport.base import Opening, Transport
@@ -80,23 +81,9 @@ CASES = (
 )
 
 
-class Given:
+def given(rank: int, d: int) -> SameOracle:
     """An oracle that returns a fixed gradient at no cost."""
-
-    def __init__(self, rank: int, d: int) -> None:
-        self.gradient = torch.randn(1, d, generator=torch.Generator().manual_seed(rank))
-
-    def __call__(self, x: Tensor) -> Tensor:
-        """The fixed gradient."""
-        return self.gradient
-
-    def full(self, x: Tensor) -> Tensor:
-        """The fixed gradient."""
-        return self.gradient
-
-    def samples(self, x: Tensor, *, whole: bool = False, purpose: str = "batch") -> Samples:
-        """Not used here."""
-        raise NotImplementedError
+    return SameOracle(torch.randn(1, d, generator=torch.Generator().manual_seed(rank)))
 
 
 class Echo(LoopbackTransport):
@@ -150,7 +137,7 @@ class Plain(LoopbackTransport):
         return raw[: packet_length(raw[:160])]
 
 
-def step_times(client: Client, oracle: Given, rounds: int) -> list[float]:
+def step_times(client: Client, oracle: SameOracle, rounds: int) -> list[float]:
     """Seconds of each round, without `Echo.forging`."""
     links, taken = client.transport, []
     for _ in range(rounds):
@@ -200,7 +187,7 @@ def measure(rank: int, cases: Sequence[Case], blocks: int) -> list[Seen]:
     ranks, mixing = Ranks(60), gs.mixing_matrix(gs.ring(2))
     results = []
     for number, case in enumerate(cases):
-        oracle, start = Given(rank, case.d), torch.zeros(1, case.d)
+        oracle, start = given(rank, case.d), torch.zeros(1, case.d)
         opened: list[Echo] = []
 
         def echo(opening: Opening, opened: list[Echo] = opened) -> Echo:
@@ -237,7 +224,7 @@ def ring(rank: int, size: int, rounds: int) -> dict[str, float]:
     """The mean and median seconds per round of one rank."""
     ranks, d = Ranks(120), 124
     client = Client(beer(), gs.mixing_matrix(gs.ring(size)), rank, torch.zeros(1, d), ranks=ranks)
-    oracle = Given(rank, d)
+    oracle = given(rank, d)
     step_times(client, oracle, 3)
     dist.barrier()
     began = time.perf_counter()

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 Array = npt.NDArray[np.float64]
 Gradient = Callable[[Array, int], Array]  # (X, t): the gradients of round t's minibatch
+LocalGradient = Callable[[Array, int, int], Array]  # (X, t, k): those of the minibatch of round t's local step k
 Compression = Callable[[Array, str, int], Array]  # (X, purpose, t)
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from math import sqrt
 
 import numpy as np
-from reference import Array, Compression, Gradient
+from reference import Array, Compression, Gradient, LocalGradient
 from reference_methods import Step
 
 
@@ -229,3 +229,29 @@ def porter(
 ) -> Iterator[list[Array]]:
     """PORTER (arXiv 2305.09896): BEER with F replaced by g, which is `porter_gradient`; V is V^0 = g(X^0)."""
     return beer(X, V, W, g, C, lambda t: eta, gamma)
+
+
+def compressed_kgt(
+    X: Array, W: Array, grad: LocalGradient, C: Compression, K: int, eta_c: float, gamma: float, fresh: bool
+) -> Iterator[list[Array]]:
+    """y <- y - eta_c (grad f_i(y) + v_i - own_i), v += gamma G(W - I) + m_i - own_i, x+ = y + gamma H(W - I)."""
+    L = W - np.eye(X.shape[1])
+    V, M, H, G = (np.zeros_like(X) for _ in range(4))
+    t = 0
+    while True:
+        V = V + gamma * G @ L
+        Y, total = X, np.zeros_like(X)
+        for k in range(K):
+            F = grad(Y, t, k)
+            Y, total = Y - eta_c * (F + V - M), total + F
+        V, M = V + total / K - M, total / K
+        if fresh:
+            H = H + C(Y - H, "h", t)
+            X = Y + gamma * H @ L
+        else:
+            X = Y + gamma * H @ L
+            H = H + C(X - H, "h", t)
+        if t > 0 or fresh:
+            G = G + C(V - G, "g", t)
+        t += 1
+        yield [X]

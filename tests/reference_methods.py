@@ -11,7 +11,7 @@ from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
-from reference import Array, Gradient
+from reference import Array, Gradient, LocalGradient
 
 Full = Callable[[Array], Array]  # X: the gradients over all rows
 Step = Callable[[int], float]  # t: eta_t
@@ -266,3 +266,18 @@ def destress(
                 v = (v + lam / p * (grad(u_plus, t) - grad(u, t))) @ W_in
             u = u_plus
         x = u
+
+
+def kgt(X: Array, W: Array, grad: LocalGradient, K: int, eta_c: float, eta_s: float) -> Iterator[list[Array]]:
+    """K-GT (arXiv 2301.01313, Algorithm 1), from c = 0."""
+    n = X.shape[1]
+    c, t = np.zeros_like(X), 0
+    while True:
+        Y = X
+        for k in range(K):
+            Y = Y - eta_c * (grad(Y, t, k) + c)
+        z = (X - Y) / (K * eta_c)
+        c = c - z @ (np.eye(n) - W)
+        X = (X - K * eta_c * eta_s * z) @ W
+        t += 1
+        yield [X]

@@ -116,8 +116,8 @@ class Result:
         return f"still falls: {self.rounds:.0f} rounds to the target, tuned {self.best_rounds:.0f}"
 
 
-UNTUNED = {"all_reduce_adamw", "diloco"}
-"""Not in the table: a step of AdamW is not measured in 1/L, and DiLoCo is meant for local steps."""
+UNTUNED = {"all_reduce_adamw", "compressed_kgt", "diloco", "kgt"}
+"""Not in the table: a step of AdamW is not measured in 1/L, and the others are meant for local steps."""
 
 
 def every_cell() -> list[Cell]:
@@ -133,7 +133,7 @@ def every_cell() -> list[Cell]:
 
 
 def _variants() -> Iterator[tuple[str, str]]:
-    """Every registered method but two, with the compressors that it admits."""
+    """Every registered method but these, with the compressors that it admits."""
     for name in sorted(set(methods.names()) - UNTUNED):
         cls: Any = methods.get(name)
         if "compressor" not in cls.__dataclass_fields__:

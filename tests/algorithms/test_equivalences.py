@@ -247,3 +247,41 @@ def test_chebyshev_mixing_is_its_polynomial(times: int) -> None:
     assert (found["z"] - polynomial @ x).abs().max() <= 1e-12
     slowest = torch.linalg.matrix_norm(polynomial - torch.ones_like(polynomial) / 8, 2).item()
     assert slowest <= a**times * (1 + 1e-12)
+
+
+def with_local_steps(method: gs.Algorithm, steps: int, lr: float = 0.05) -> Simulation:
+    return Simulation(method, PROBLEM, MIXING, [3], 4, "normal", local=gs.LocalSteps("SGD", steps=steps, lr=lr))
+
+
+@pytest.mark.parametrize("steps", [1, 4])
+def test_compressed_kgt_in_its_fresh_order_without_compression_is_kgt(steps: int) -> None:
+    compressed = al.CompressedKGT(lr=1.0, gamma=1.0, compressor=gs.identity(), order="fresh")
+    assert gap(with_local_steps(compressed, steps), with_local_steps(al.KGT(lr=1.0), steps)) <= 1e-12
+    assert gap(with_local_steps(compressed, 4), with_local_steps(al.KGT(lr=1.0), 3), 5) > 1e-3
+
+
+@pytest.mark.parametrize("compressor", [gs.top_k(5), gs.gsgd(5)], ids=str)
+def test_compressed_kgt_in_its_stale_order_with_one_local_step_is_beer(compressor: gs.Compressor) -> None:
+    beer = gs.BEER(**STEPS, compressor=compressor, start="minibatch")
+    compressed = al.CompressedKGT(lr=1.0, gamma=STEPS["gamma"], compressor=compressor, order="stale")
+    assert gap(simulation(beer), with_local_steps(compressed, 1)) <= 1e-12
+    assert gap(simulation(beer), simulation(replace(compressed, lr=STEPS["lr"]))) <= 1e-12
+
+
+def test_the_corrections_of_kgt_have_the_mean_zero() -> None:
+    sim = with_local_steps(al.KGT(lr=1.0), 4)
+    for _ in range(200):
+        sim.step()
+    assert float(sim.state.c.abs().max()) > 1e-3
+    assert float(sim.state.c.mean(dim=0).abs().max()) <= 1e-12
+
+
+def test_kgt_is_exact_although_its_clients_differ() -> None:
+    """With full gradients it comes to a stationary point of the whole, where uncorrected local steps stay apart."""
+    local = gs.LocalSteps("SGD", steps=4, lr=0.05)
+    corrected, plain = (
+        gs.simulate(method, PROBLEM, MIXING, rounds=3000, local=local).final.grad_norm
+        for method in (al.KGT(lr=1.0), gs.DSGD(lr=1.0))
+    )
+    assert corrected < 1e-9
+    assert plain > 1e-3

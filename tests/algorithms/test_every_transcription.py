@@ -112,8 +112,9 @@ def assert_agree(
     batch: int | None = BATCH,
     mixing: gs.MixingMatrix = MIXING,
     x0: Any = "uniform",
+    **how: Any,
 ) -> None:
-    sim = Simulation(method, PROBLEM, mixing, [SEED], batch, x0)
+    sim = Simulation(method, PROBLEM, mixing, [SEED], batch, x0, **how)
     for t, (X, *_) in zip(range(ROUNDS), expected, strict=False):
         sim.step()
         gap = np.abs(sim.state.x.numpy().T - X).max()
@@ -369,6 +370,28 @@ def test_porter_started_with_all_rows(dp: bool, batch: int | None) -> None:
     g = over_all if batch is None else rc.porter_gradient(each_of_batch, 0.7, dp, no_noise)
     expected = rc.porter(X0, over_all(X0, 0), W, g, compression(gs.gsgd(5)), LR, 0.3)
     assert_agree(al.PORTER(LR, 0.3, gs.gsgd(5), clip=0.7, per_sample=dp, start="full"), expected, batch)
+
+
+def local_gradient(X: Array, t: int, k: int) -> Array:
+    """On the minibatch of local step k of three."""
+    own = (drawn("batch", t, 3 * BATCH)[:, k * BATCH : (k + 1) * BATCH] * ROWS).astype(np.int64)
+    mean: Array = np.take_along_axis(each(X), own[:, :, None], axis=1).mean(axis=1).T
+    return mean
+
+
+def test_kgt() -> None:
+    local = gs.LocalSteps("SGD", steps=3, lr=LR)
+    assert_agree(al.KGT(lr=0.8), rm.kgt(X0, W, local_gradient, 3, LR, 0.8), local=local)
+
+
+@pytest.mark.parametrize("order", ["fresh", "stale"])
+@over_contractive
+def test_compressed_kgt(compressor: gs.Compressor, gamma: float, order: Any) -> None:
+    C, fresh = compression(compressor), order == "fresh"
+    expected = rc.compressed_kgt(X0, W, local_gradient, C, 3, 0.01, gamma, fresh)
+    expected = rc.compressed_kgt(X0, W, local_gradient, compression(compressor), 3, 0.01, gamma, fresh=order == "fresh")
+    method = al.CompressedKGT(lr=1.0, gamma=gamma, compressor=compressor, order=order)
+    assert_agree(method, expected, local=gs.LocalSteps("SGD", steps=3, lr=0.01))
 
 
 SCHEDULED: dict[str, tuple[dict[str, Any], Callable[[], Iterator[list[Array]]]]] = {

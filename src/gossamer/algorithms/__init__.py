@@ -11,6 +11,7 @@ from gossamer.algorithms.c_gt import CGT as CGT
 from gossamer.algorithms.cedas import CEDAS as CEDAS
 from gossamer.algorithms.centralized_sgd import CentralizedSGD as CentralizedSGD
 from gossamer.algorithms.choco_sgd import CHOCOSGD as CHOCOSGD
+from gossamer.algorithms.compressed_kgt import CompressedKGT as CompressedKGT
 from gossamer.algorithms.d2 import D2 as D2
 from gossamer.algorithms.d_get import DGET as DGET
 from gossamer.algorithms.deepsqueeze import DeepSqueeze as DeepSqueeze
@@ -22,6 +23,7 @@ from gossamer.algorithms.extra import EXTRA as EXTRA
 from gossamer.algorithms.gradient_tracking import GradientTracking as GradientTracking
 from gossamer.algorithms.gt_saga import GTSAGA as GTSAGA
 from gossamer.algorithms.gt_sarah import GTSARAH as GTSARAH
+from gossamer.algorithms.kgt import KGT as KGT
 from gossamer.algorithms.lead import LEAD as LEAD
 from gossamer.algorithms.motef import MoTEF as MoTEF
 from gossamer.algorithms.motef_vr import MoTEFVR as MoTEFVR
@@ -29,5 +31,6 @@ from gossamer.algorithms.nids import NIDS as NIDS
 from gossamer.algorithms.porter import PORTER as PORTER
 from gossamer.algorithms.round import Round as Round
 from gossamer.algorithms.round import Samples as Samples
+from gossamer.algorithms.round import Taken as Taken
 from gossamer.algorithms.squarm_sgd import SQuARMSGD as SQuARMSGD
 from gossamer.algorithms.surrogate import Surrogate as Surrogate

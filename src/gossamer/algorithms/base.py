@@ -150,6 +150,15 @@ class Algorithm(ABC):
         """Rounds from one exchange to the next, at most: more than 1 where clients take local steps."""
         return 1
 
+    @property
+    def is_tracking(self) -> bool:
+        """Whether it keeps a tracker of the average gradient, in which a client's last gradient can stay."""
+        return hasattr(self, "start")
+
+    def correction(self, state: State) -> Tensor | None:
+        """What it adds to every gradient of a round, (rows, d), where local steps are corrected; else None."""
+        return None
+
     def lr_at(self, t: int) -> float:
         """The step size of round t."""
         return self.lr(t) if isinstance(self.lr, Schedule) else self.lr

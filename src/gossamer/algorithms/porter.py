@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from gossamer.algorithms.base import LR, Algorithm, MethodInfo, Needs, Start, method, nonnegative, positive, variants
-from gossamer.algorithms.round import Round, Samples
+from gossamer.algorithms.round import Oracle, Round, Samples
 from gossamer.algorithms.tracking import Tracked, letters, track
 from gossamer.compression.base import Compressor
 from gossamer.errors import InputError
@@ -106,7 +106,7 @@ def clip(z: Tensor, tau: float | None) -> Tensor:
 
 
 @dataclass(frozen=True)
-class _Clipped:
+class _Clipped(Oracle):
     """The round's gradients, clipped."""
 
     method: PORTER

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -30,6 +30,23 @@ class Oracle(Protocol):
 
         Another `purpose` draws another minibatch of the same size, independent of the first.
         """
+
+    def corrected(self, x: Tensor, correction: Tensor) -> "Taken":
+        """What this round's local steps from x come to, where each gradient has the correction added to it.
+
+        Without local steps there is one of size 1: the gradient and the correction.
+        """
+        gradient = self(x)
+        return Taken(gradient + correction, gradient)
+
+
+class Taken(NamedTuple):
+    """What clients have done on their own in a round."""
+
+    change: Tensor
+    """(rows, d): the sum of their steps, the models before minus the models after them."""
+    gradient: Tensor
+    """(rows, d): the mean of their gradients on the way, without the correction."""
 
 
 @dataclass(frozen=True)

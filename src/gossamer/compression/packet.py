@@ -14,7 +14,8 @@ flags          1 byte   bits 0-3: number of messages, 1 to 15                  a
                         bit 4: 0 for float32, 1 for float64                    equals `dtype`, if given
                         bits 5-6: number of the exchange in the round, mod 4   (by the receiver)
                         bit 7: whether `stop` follows
-stop           varint   the round to stop at; only if bit 7 of `flags` is set  shortest form, at most 63 bits
+stop           varint   2 x the round to stop at, + 1 if all go on after it;   shortest form, at most 63 bits
+                        only if bit 7 of `flags` is set
 per message:
   kind         1 byte   bits 0-6: `Message.kind`; bit 7: entropy-coded         known kind; has an entropy codec
   length       varint   bytes of its payload                                   sum matches the buffer's length

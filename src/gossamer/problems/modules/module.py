@@ -110,9 +110,9 @@ class ModuleProblem(DataProblem):
         return "compiled" if self._is_own and can_compile() else "vmap"
 
     @property
-    def shapes(self) -> Sequence[torch.Size]:
+    def named_shapes(self) -> Mapping[str, torch.Size]:
         """Of the parameters, in the order in which they are flattened."""
-        return list(self._shapes.values())
+        return self._shapes
 
     def content(self) -> Sequence[Any]:
         """The rows, and the module with its loss."""

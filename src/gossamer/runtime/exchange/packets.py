@@ -37,6 +37,9 @@ class PacketExchange:
         self.bits_nominal = 0
         self.stop: int | None = None
         """The round at which every client is to stop, once one of them was told to."""
+        self.is_pause = False
+        """Whether all go on after that round: they have waited for each other, and nobody asked for an end."""
+        self._paused = 0
         self.growth = Growth(rank)
         self._weights: dict[int, float] = {}
         self._number = 0
@@ -60,9 +63,17 @@ class PacketExchange:
         w = self.mixing.at(t)
         return {j: float(w.sparse[self.rank, j]) for j in sorted([*w.neighbors(self.rank), self.rank])}
 
-    def agree_to_stop(self, at: int) -> None:
-        """Stop at the earliest round that anybody asked for."""
-        self.stop = at if self.stop is None else min(self.stop, at)
+    def agree_to_stop(self, at: int, *, pause: bool = False) -> None:
+        """Stop at the earliest round that anybody asked for; an end counts more than a pause."""
+        if pause and (at <= self._paused or (self.stop is not None and not self.is_pause)):
+            return  # packets that are still under way after a pause carry the word that led to it
+        if self.stop is None or self.is_pause != pause or at < self.stop:
+            self.stop, self.is_pause = at, pause
+
+    def go_on(self) -> None:
+        """Begin again after a pause."""
+        if self.is_pause and self.stop is not None:
+            self._paused, self.stop, self.is_pause = self.stop, None, False
 
     def __call__(self, *messages: Outgoing | None) -> "_Pending":
         """Send at once, and receive when somebody waits."""
@@ -80,7 +91,7 @@ class PacketExchange:
 
     def _send(self, messages: Sequence[Message], to: Sequence[int]) -> int:
         """Send one packet; its length, without a request to stop, which is not the method's and is not counted."""
-        stop = self.stop  # a signal handler may set it at any time
+        stop = None if self.stop is None else 2 * self.stop + self.is_pause  # a signal handler may set it at any time
         (data,) = packet.encode(
             messages,
             run=self.run,
@@ -155,7 +166,7 @@ class PacketExchange:
             self.transport.fail(f"Rank {self.rank} got a bad packet from its neighbour {j} in round {sent.t}: {error}")
             raise failed(self.transport) from None
         if read.stop is not None:
-            self.agree_to_stop(read.stop)
+            self.agree_to_stop(read.stop // 2, pause=bool(read.stop % 2))
         return read.messages
 
 

@@ -6,15 +6,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gossamer.algorithms.round import Samples
+from gossamer.algorithms.round import Oracle, Samples, Taken
 from gossamer.errors import InputError
-from gossamer.kernels import begin
+from gossamer.kernels import begin, tensors
 from gossamer.problems.base import Problem
 from gossamer.runtime.gradients.local import LocalSteps, Steps
 from gossamer.streams import Streams
 
 
-class BatchOracle:
+class BatchOracle(Oracle):
     """A round's gradients; the minibatch is drawn when it is first asked for, and is the same for the whole round.
 
     The first gradient of a round moves the clients' buffers; others on the same minibatch do not move them again.
@@ -85,6 +85,13 @@ class LocalOracle(BatchOracle):
 
     def __call__(self, x: Tensor) -> Tensor:
         """x minus where the local steps lead from it."""
+        return self._taken(x, None).change
+
+    def corrected(self, x: Tensor, correction: Tensor) -> Taken:
+        """The same, where each gradient has the correction added to it."""
+        return self._taken(x, tensors(begin(correction).to(x))[0])
+
+    def _taken(self, x: Tensor, correction: Tensor | None) -> Taken:
         if self._is_taken:
             raise InputError(
                 "Local steps take the place of one gradient per round, but the method asks for several; use BEER or "
@@ -101,11 +108,11 @@ class LocalOracle(BatchOracle):
             more |= {} if seeds is None else {"seeds": seeds + k}
             return problem.gradient(y, drawn if drawn is None or b is None else drawn[:, k * b : (k + 1) * b], **more)
 
-        shapes = list(getattr(problem, "shapes", [torch.Size([problem.d])]))
-        steps = Steps(self._local, x, shapes, moments(self._before))
-        change = steps.taken(gradient)
+        shapes = getattr(problem, "named_shapes", {"": torch.Size([problem.d])})
+        steps = Steps(self._local, x, shapes, moments(self._before), int(self.t) * many)
+        taken = steps.taken(gradient, correction)
         self.buffers = own | {_MOMENTS + name: tensor for name, tensor in steps.moments.items()}
-        return change
+        return taken
 
     def full(self, x: Tensor) -> Tensor:
         """Refused."""
@@ -129,7 +136,7 @@ def moments(buffers: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name.removeprefix(_MOMENTS): one for name, one in buffers.items() if name.startswith(_MOMENTS)}
 
 
-class LoopOracle:
+class LoopOracle(Oracle):
     """Gradients as a training loop has them: at its model `own` what `backward` left, elsewhere by its closure."""
 
     def __init__(
@@ -157,16 +164,23 @@ class LoopOracle:
         raise InputError(f"{self._title} asks for the gradient of each data row, which an optimiser never sees.")
 
 
-class ZeroOracle:
-    """No gradient at all, for who only mixes."""
+class SameOracle(Oracle):
+    """The same gradient whatever the model, or none: for who has no data left, or only mixes."""
+
+    def __init__(self, gradient: Tensor | None = None) -> None:
+        self._gradient = gradient
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Zero."""
-        return torch.zeros_like(x)
+        """The gradient, or zero."""
+        return torch.zeros_like(x) if self._gradient is None else self._gradient
+
+    def corrected(self, x: Tensor, correction: Tensor) -> Taken:
+        """A step along it; none without a gradient."""
+        return Taken(self(x), self(x)) if self._gradient is None else super().corrected(x, correction)
 
     def full(self, x: Tensor) -> Tensor:
-        """Zero."""
-        return torch.zeros_like(x)
+        """The gradient, or zero."""
+        return self(x)
 
     def samples(self, x: Tensor, *, whole: bool = False, purpose: str = "batch") -> Samples:
         """None."""

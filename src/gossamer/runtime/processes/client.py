@@ -90,11 +90,11 @@ class Client(UnderWay):
         """What went over each link."""
         return [account.numbers() for account in self.transport.accounts.values()]
 
-    def ask_to_stop(self) -> None:
+    def ask_to_stop(self, *, pause: bool = False) -> None:
         """Stop all clients at one round: the first of which everyone can still be told in time."""
         # The request goes one hop per exchange, so the farthest client hears of it in round t + reach; or one later, if
         # a signal brings it when the packet of round t has already left.
-        self.exchange.agree_to_stop(self.t + self.reach + 2)
+        self.exchange.agree_to_stop(self.t + self.reach + 2, pause=pause)
 
     def close(self) -> None:
         """Wait for the exchange under way and take leave of the neighbours; no thread is left, even if that fails."""

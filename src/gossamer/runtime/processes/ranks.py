@@ -132,6 +132,12 @@ class Ranks:
                 for work in [self.isend(token, rank, tag) for rank in range(self.size) if rank != one]:
                     work.wait(PATIENCE)
 
+    def is_last(self, what: str) -> bool:
+        """Say that this rank has come to `what`; whether it is the last."""
+        with self._settling(f"come to {what}"):
+            store = dist.distributed_c10d._get_default_store()
+            return int(store.add(f"gossamer {what}", 1)) == self.size
+
     def leave(self) -> None:
         """Give back the process group that was made here, and with it the threads in which gloo does its work.
 

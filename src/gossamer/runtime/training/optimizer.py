@@ -21,11 +21,14 @@ from gossamer.errors import InputError, check_choice, check_integer, check_nonne
 from gossamer.fingerprint import digest
 from gossamer.records.checkpoint import Checkpoint, Checkpoints, common, needed
 from gossamer.records.identity import describe_method, difference
-from gossamer.runtime.gradients.oracle import LoopOracle, ZeroOracle
-from gossamer.runtime.processes.averaging import Average, modules_of
+from gossamer.runtime.gradients.oracle import SameOracle
 from gossamer.runtime.processes.client import Client
 from gossamer.runtime.processes.leaving import close_at_exit
 from gossamer.runtime.processes.ranks import Ranks
+from gossamer.runtime.training.averaging import Average, modules_of
+from gossamer.runtime.training.inner import Inner
+from gossamer.runtime.training.parameters import Parameters
+from gossamer.runtime.training.training import TrainingLoop
 from gossamer.runtime.transport.base import Open
 from gossamer.runtime.tuning.caution import warn_of_gamma
 from gossamer.streams import STREAMS
@@ -47,6 +50,11 @@ class DecentralizedOptimizer(torch.optim.Optimizer):
         method: Such as `gossamer.BEER(...)`. What it asks of the full gradient is taken from the first minibatch: an
             optimiser never sees more.
         mixing: The mixing matrix, of as many clients as there are processes; rank i is client i.
+        inner: An optimiser of the same parameters, such as `torch.optim.AdamW(...)`, whose steps take the place of the
+            gradient. `backward`, clipping, schedulers of `inner` and `step` are as ever; there is one round in `every`
+            steps. The method's `lr` multiplies the sum of these steps, and is usually 1.
+        every: Steps of `inner` per round.
+        outer_momentum: Nesterov momentum of the sums of steps, as in DiLoCo.
         weight_decay: Adds `weight_decay` times the parameters to their gradients, as in `torch.optim.SGD`.
         seed: Of the compressor's randomness; the same on all ranks.
         codec: How packets are written: `"auto"`, the shorter of `"fixed"` width and `"entropy"`-coded.
@@ -62,6 +70,9 @@ class DecentralizedOptimizer(torch.optim.Optimizer):
         method: Algorithm,
         mixing: MixingMatrix,
         *,
+        inner: torch.optim.Optimizer | None = None,
+        every: int = 1,
+        outer_momentum: float = 0.0,
         weight_decay: float = 0.0,
         seed: int = 0,
         codec: Codec = "auto",
@@ -81,15 +92,19 @@ class DecentralizedOptimizer(torch.optim.Optimizer):
             raise InputError(
                 f"`lr` of an optimiser's method must be a number, got {method.lr}; use torch.optim.lr_scheduler."
             )
+        if inner is None and (every != 1 or outer_momentum):
+            raise InputError("`every` and `outer_momentum` are those of `inner`, an optimiser such as AdamW; give one.")
+        if inner is not None and weight_decay:
+            raise InputError("With `inner`, weight decay is that of the inner optimiser; leave out `weight_decay`.")
         check_choice("initial", initial, ("check", "broadcast"))
         check_choice("codec", codec, CODECS)
         self._client: Client | None = None
         self._transport = transport
         self._mixing, self._method = mixing, method.with_minibatch_start()
         super().__init__(params, {"lr": method.lr, "weight_decay": check_nonnegative("weight_decay", weight_decay)})
-        self._parameters = [p for group in self.param_groups for p in group["params"] if p.requires_grad]
-        self._check_parameters()
-        x = torch.cat([p.detach().reshape(-1) for p in self._parameters])[None]
+        self._parameters = Parameters(self.param_groups, method)
+        local = self._inner = None if inner is None else Inner(inner, every, outer_momentum, self._parameters.trained)
+        x = self._parameters.row()
         method.check_dimension(x.shape[1])
         method.check_mixing(mixing.lambda_min)
         ranks = self._ranks = Ranks(check_positive("timeout", timeout))
@@ -116,32 +131,13 @@ class DecentralizedOptimizer(torch.optim.Optimizer):
             self._method, mixing, ranks.rank, x, ranks=ranks, seed=seed, codec=codec, run=run, transport=transport
         )
         self._gossips = 0
-        self._sizes = [p.numel() for p in self._parameters]
-        self._place(self._client.state.x)
+        self._joins = 0
+        self._training = TrainingLoop(self._client, self._parameters, local)
         self._forget = close_at_exit(self._client)
-
-    def _check_parameters(self) -> None:
-        kinds = {(p.dtype, p.device) for p in self._parameters}
-        if not kinds:
-            raise InputError("There is nothing to train: no parameter has requires_grad=True.")
-        if len(kinds) > 1 or next(iter(kinds))[0] not in (torch.float32, torch.float64):
-            found = ", ".join(sorted(f"{str(dtype)[6:]} on {device}" for dtype, device in kinds))
-            raise InputError(
-                f"The parameters must all be float32, or all float64, on one device, got {found}; for mixed precision "
-                "keep them in float32 and use torch.autocast."
-            )
-        known = ("params", "param_names", "lr", "weight_decay")
-        odd = [name for group in self.param_groups for name in group if name not in known]
-        if odd:
-            raise InputError(f"A group of parameters takes `lr` and `weight_decay`, got {odd[0]!r}.")
-        if len(self.param_groups) > 1 and not self._method.info.lr_may_differ:
-            raise InputError(
-                f"{self._method.info.title} has one step size for all parameters, got {len(self.param_groups)} groups."
-            )
 
     def _facts(self, x: Tensor, seed: int, codec: str) -> dict[str, Any]:
         """What all ranks must have in common."""
-        shapes = [list(p.shape) for p in self._parameters]
+        shapes = [list(p.shape) for p in self._parameters.trained]
         return {
             "Gossamer's version": __version__,
             "the random streams": STREAMS,
@@ -152,6 +148,7 @@ class DecentralizedOptimizer(torch.optim.Optimizer):
             "the type of the parameters": str(x.dtype)[6:],
             "`seed`": check_integer("seed", seed, 0, 2**64 - 1),
             "`codec`": codec,
+            **({} if self._inner is None else self._inner.facts()),
         }
 
     @property
@@ -162,76 +159,59 @@ class DecentralizedOptimizer(torch.optim.Optimizer):
 
     @property
     def rounds(self) -> int:
-        """Steps done."""
+        """Rounds done."""
         return self.client.t
+
+    @property
+    def steps(self) -> int:
+        """Steps done: rounds, unless there is an inner optimiser with several steps per round."""
+        return self.rounds if self._inner is None else self.rounds * self._inner.every + self._inner.steps
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """One round, from the gradients that `backward` left, or that the closure makes.
 
-        Methods that take gradients at several points of a round need the closure: it is called once more for each.
+        With `inner`, one of its steps, and a round after every `every`-th of them. Methods that take gradients at
+        several points of a round need the closure: it is called once more for each.
         """
         if self.client.is_closed:
             raise InputError(f"The optimiser was closed after round {self.rounds}; make another one to go on.")
         loss = None
-        try:
+        with self._or_give_up():
             if closure is not None:
                 with torch.enable_grad():
                     loss = closure()
             with torch.no_grad():
-                self.client.step(self._oracle(closure), self._of_groups("lr"))
-                self._place(self.client.state.x)
+                self._training.step(closure)
+        return loss
+
+    @contextlib.contextmanager
+    def _or_give_up(self) -> Iterator[None]:
+        try:
+            yield
         except BaseException as error:
             self._forget()
             self.client.give_up(error)
             raise
-        return loss
 
-    def _oracle(self, closure: Callable[[], Any] | None) -> LoopOracle:
-        own = self.client.state.x
+    @contextlib.contextmanager
+    def join(self) -> Iterator[None]:
+        """For loops of unequal length: who comes to its end goes on exchanging until all have come to theirs.
 
-        def elsewhere(x: Tensor) -> Tensor:
-            assert closure is not None
-            self._place(x)
-            with torch.enable_grad():
-                closure()
-            gradient = self._gradient(x)
-            self._place(own)
-            return gradient
-
-        return LoopOracle(self._method.info.title, own, self._gradient, elsewhere if closure is not None else None)
-
-    def _of_groups(self, name: str) -> float | Tensor:
-        """`lr` or `weight_decay`: one number, or where groups differ one per coordinate, (1, d)."""
-        values = [float(group[name]) for group in self.param_groups]
-        if len(set(values)) == 1:
-            return values[0]
-        trained = [[p.numel() for p in group["params"] if p.requires_grad] for group in self.param_groups]
-        sizes, x = torch.tensor([sum(group) for group in trained]), self.client.state.x
-        return torch.repeat_interleave(torch.tensor(values, dtype=x.dtype), sizes).to(x.device)[None]
-
-    def _place(self, x: Tensor) -> None:
-        """Have the parameters be this row; they share its memory."""
-        for p, piece in zip(self._parameters, torch.split(x[0], self._sizes), strict=True):
-            p.data = piece.view(p.shape)
-
-    def _gradient(self, x: Tensor) -> Tensor:
-        """(1, d): what the parameters' gradients are, with weight decay."""
-        for number, p in enumerate(self._parameters):
-            if p.grad is None or p.grad.is_sparse:
-                kind = "no" if p.grad is None else "a sparse"
-                raise InputError(
-                    f"{self._name(number)} has {kind} gradient in round {self.rounds} on rank {self._ranks.rank}; call "
-                    "backward before step, and leave out parameters that the loss does not use."
-                )
-        gradient = torch.cat([p.grad.reshape(-1) for p in self._parameters if p.grad is not None])[None]
-        decay = self._of_groups("weight_decay")
-        return gradient + decay * x if isinstance(decay, Tensor) or decay else gradient
-
-    def _name(self, number: int) -> str:
-        named = [zip(group.get("param_names", []), group["params"], strict=False) for group in self.param_groups]
-        names = [name for group in named for name, p in group if p.requires_grad]
-        known = f" {names[number]!r}" if number < len(names) else f" {number}"
-        return f"Parameter{known}, of shape {tuple(self._parameters[number].shape)},"
+        The last gradient of such a client stays in its tracker. With a method that has none, it is zero. All ranks
+        leave after the same round, a few rounds after the last has run out of data: as many as a word needs from one
+        end of the graph to the other.
+        """
+        yield
+        if self.should_stop or self.client.is_closed:
+            return  # all ranks were asked to stop, and have
+        self._joins += 1
+        exchange, name = self.client.exchange, f"join {self._joins} of run {self.client.run}"
+        with self._or_give_up(), torch.no_grad():
+            if exchange.stop is None and self._ranks.is_last(name):
+                self.client.ask_to_stop(pause=True)
+            while exchange.stop is None or self.rounds < exchange.stop:
+                self._training.idle()
+            exchange.go_on()
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """As in any optimiser, while it is made; afterwards the vector that travels has its length."""
@@ -250,15 +230,15 @@ class DecentralizedOptimizer(torch.optim.Optimizer):
         precision, for so many `rounds`: by default as many as bring the models a thousand times closer together.
         """
         check_choice("how", how, ("exact", "gossip"))
-        own, modules = self.client.state.x, modules_of(self._parameters) if model is None else [model]
+        own, modules = self._parameters.row(), modules_of(self._parameters.trained) if model is None else [model]
         mean = self._ranks.mean if how == "exact" else functools.partial(self._gossip, rounds=rounds)
         average = Average(self._ranks, own, modules, mean)
-        self._place(average.model[None].clone())
+        self._parameters.place(average.model[None].clone())
         average.exchange_buffers()
         try:
             yield
         finally:
-            self._place(own)
+            self._parameters.place(own)
             average.exchange_buffers()
 
     def average_state_dict(self, model: nn.Module, **how: Any) -> dict[str, Tensor]:
@@ -280,15 +260,15 @@ class DecentralizedOptimizer(torch.optim.Optimizer):
         how: Any = {"ranks": self._ranks, "run": run, "channel": channel, "transport": self._transport}
         client = Client(DSGD(lr=1.0), self._mixing, self._ranks.rank, x, **how)
         for _ in range(many):
-            client.step(ZeroOracle(), 0.0)
+            client.step(SameOracle(), 0.0)
         client.close()
         mixed: Tensor = client.state.x
         return mixed
 
     def state_dict(self) -> dict[str, Any]:
         """As of any optimiser, with the method's state; the exchange under way is waited for."""
-        tensors, facts = self.client.save()
-        tensors = {name: tensor.clone() for name, tensor in tensors.items()}
+        saved, facts = self._training.save()
+        tensors = {name: tensor.clone() for name, tensor in saved.items()}
         return super().state_dict() | {"client": {"tensors": tensors, "facts": facts, "identity": self._identity}}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -298,25 +278,24 @@ class DecentralizedOptimizer(torch.optim.Optimizer):
         if not isinstance(kept, dict) or identity != self._identity:
             raise InputError(f"The state is not this rank's: {difference(identity, self._identity)}.")
         super().load_state_dict({name: value for name, value in state_dict.items() if name != "client"})
-        self.client.restore(Checkpoint(kept["facts"], {name: x.clone() for name, x in kept["tensors"].items()}))
-        self._place(self.client.state.x)
+        self._training.restore(Checkpoint(kept["facts"], {name: x.clone() for name, x in kept["tensors"].items()}))
 
     def save(self, folder: str | os.PathLike[str], *, every: int = 1, model: nn.Module | None = None) -> None:
         """Write a checkpoint of this rank, atomically; old ones are removed.
 
-        Ranks may be some rounds apart, so enough are kept for all to have one in common if `every` is how often you
-        save. The model's buffers are kept too, if it is given.
+        Ranks may be some rounds apart, so enough are kept for all to have one in common if you save after every
+        `every`-th step. The model's buffers are kept too, if it is given.
         """
-        tensors, facts = self.client.save()
+        tensors, facts = self._training.save()
         if model is not None:
             tensors |= {f"buffers.{name}": buffer for name, buffer in model.named_buffers()}
         rates = [[group["lr"], group.get("initial_lr")] for group in self.param_groups]
-        self._checkpoints(folder, every).save(self.rounds, tensors, facts | {"lr": rates})
+        self._checkpoints(folder, every).save(self.steps, tensors, facts | {"lr": rates})
 
     def resume(self, folder: str | os.PathLike[str], *, model: nn.Module | None = None) -> int:
         """Go back to the latest checkpoint that all ranks have in a folder; 0, and nothing changed, if there is none.
 
-        Called by all ranks, before the first step.
+        Called by all ranks, before the first step. Returns how many steps were done.
         """
         found: dict[int, Checkpoint] = {}
 
@@ -327,8 +306,7 @@ class DecentralizedOptimizer(torch.optim.Optimizer):
         start = common(self._ranks.share_or_refuse(usable))
         if start is None:
             return 0
-        self.client.restore(found[start])
-        self._place(self.client.state.x)
+        self._training.restore(found[start])
         for group, (lr, initial) in zip(self.param_groups, found[start].facts["lr"], strict=True):
             group["lr"] = lr
             if initial is not None:
@@ -340,7 +318,8 @@ class DecentralizedOptimizer(torch.optim.Optimizer):
         return start
 
     def _checkpoints(self, folder: str | os.PathLike[str], every: int) -> Checkpoints:
-        keep = needed(self.client.reach, check_integer("every", every, 1))
+        apart = self.client.reach * (1 if self._inner is None else self._inner.every)
+        keep = needed(apart, check_integer("every", every, 1))
         return Checkpoints(Path(folder), f"client{self._ranks.rank}", self._identity, keep)
 
     def ask_to_stop(self) -> None:
@@ -350,7 +329,8 @@ class DecentralizedOptimizer(torch.optim.Optimizer):
     @property
     def should_stop(self) -> bool:
         """Whether this is the step after which all ranks stop, because one was asked to."""
-        return self.client.stop is not None and self.client.t >= self.client.stop
+        stop = self.client.stop
+        return stop is not None and self.client.t >= stop and not self.client.exchange.is_pause
 
     def close(self) -> None:
         """Take leave of the neighbours; done at the end of the program, too."""

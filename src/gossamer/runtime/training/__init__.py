@@ -1,0 +1,1 @@
+"""A client in a training loop of your own."""
