@@ -28,6 +28,35 @@ def centralized_sgd(X: Array, grad: Gradient, eta: float) -> Iterator[list[Array
         t = t + 1
 
 
+def diloco(X: Array, grad: Gradient, eta: float, mu: float) -> Iterator[list[Array]]:
+    """DiLoCo (arXiv 2311.08105) from one point, client by client: Nesterov's outer step on the mean of all sums."""
+    t, n = 0, X.shape[1]
+    theta, m = X[:, 0], np.zeros(len(X))
+    while True:
+        Delta = sum(grad(np.stack([theta] * n, axis=1), t)[:, i] for i in range(n)) / n
+        m = mu * m + Delta
+        theta = theta - eta * (Delta + mu * m)
+        yield [np.stack([theta] * n, axis=1)]
+        t = t + 1
+
+
+def all_reduce_adamw(
+    X: Array, grad: Gradient, eta: Step, b1: float, b2: float, eps: float, lam: float, clip: float
+) -> Iterator[list[Array]]:
+    """AdamW (arXiv 1711.05101, Algorithm 2, weight decay times eta as in torch) on the mean gradient, clipped."""
+    t, n = 0, X.shape[1]
+    g = grad(X, 0).mean(axis=1)
+    theta, m, v = X.mean(axis=1), np.zeros(len(X)), np.zeros(len(X))
+    while True:
+        g = g * min(1.0, clip / np.linalg.norm(g))
+        m, v = b1 * m + (1 - b1) * g, b2 * v + (1 - b2) * g**2
+        m_hat, v_hat = m / (1 - b1 ** (t + 1)), v / (1 - b2 ** (t + 1))
+        theta = theta - eta(t) * (m_hat / (np.sqrt(v_hat) + eps) + lam * theta)
+        yield [np.stack([theta] * n, axis=1)]
+        t = t + 1
+        g = grad(np.stack([theta] * n, axis=1), t).mean(axis=1)
+
+
 def d2(X: Array, W: Array, grad: Gradient, eta: Step, mix_first: bool) -> Iterator[list[Array]]:
     """D^2 (arXiv 1803.07068), each gradient with its own round's step; X^1 = X^0 - eta F^0 unless `mix_first`."""
     g = eta(0) * grad(X, 0)

@@ -40,7 +40,7 @@ class Spec:
     graph: Table
     """`name`, that graph's settings, and `weights`; the first of `graphs`, if there are several."""
     methods: list[Table]
-    """Each with a `name`, its settings, and optionally a `label` and `rounds`."""
+    """Each with a `name`, its settings, and optionally a `label`, `rounds` and `local`, which replace the spec's."""
     graphs: list[Table] = field(default_factory=list)
     """All graphs, if there are several: every method runs on each."""
     name: str = "run"
@@ -106,6 +106,9 @@ def _check_method(number: int, method: Any) -> None:
         raise InputError(f'Method {number} of the spec needs a `name`, such as name = "beer".')
     if "rounds" in method:
         check_integer("rounds", method["rounds"], 1)
+    local = method.get("local", False)
+    if not isinstance(local, dict) and local is not False:
+        raise InputError(f"`local` of a method must be a table, or false for none, got {local!r}.")
     if not isinstance(method.get("label", "-"), str) or not method.get("label", "-").strip():
         raise InputError(f"`label` must be a non-empty string, got {method['label']!r}.")
     for key in LISTED:

@@ -177,6 +177,52 @@ def test_centralized_sgd_is_dsgd_that_everyone_hears() -> None:
     assert simulation(al.CentralizedSGD(lr=0.05)).mixing.rho == pytest.approx(1.0)
 
 
+def test_diloco_without_momentum_is_centralized_sgd() -> None:
+    assert gap(simulation(al.DiLoCo(lr=1.0, momentum=0.0)), simulation(al.CentralizedSGD(lr=1.0)), 30) <= 1e-12
+
+
+@pytest.mark.parametrize(("decay", "clip"), [(0.0, None), (0.1, 0.3)])
+def test_all_reduce_adamw_is_torchs_adamw(decay: float, clip: float | None) -> None:
+    settings: dict[str, Any] = {"betas": (0.8, 0.95), "eps": 1e-6, "weight_decay": decay}
+    sim = simulation(al.AllReduceAdamW(lr=0.05, clip=clip, **settings), None, x0="same_normal")
+    leaf = torch.nn.Parameter(sim.state.x[0].clone())
+    optimizer = torch.optim.AdamW([leaf], lr=0.05, **settings)
+    for _ in range(ROUNDS):
+        leaf.grad = PROBLEM.gradient(leaf.detach().expand(8, -1).contiguous()).mean(dim=0)
+        if clip is not None:
+            torch.nn.utils.clip_grad_norm_([leaf], clip)
+        optimizer.step()
+        sim.step()
+        # torch adds 1e-6 to the norm before it divides by it.
+        assert float((sim.state.x - leaf.detach()).abs().max()) <= (1e-12 if clip is None else 1e-4)
+        leaf.data.copy_(sim.state.x[0])
+
+
+def test_diloco_is_torchs_adamw_and_nesterov() -> None:
+    inner: dict[str, Any] = {"lr": 0.02, "weight_decay": 0.1}
+    local = gs.LocalSteps(torch.optim.AdamW, steps=5, **inner)
+    sim = Simulation(al.DiLoCo(), PROBLEM, MIXING, [3], None, "same_normal", local=local)
+    shared = torch.nn.Parameter(sim.state.x[0].clone())
+    outer = torch.optim.SGD([shared], lr=0.7, momentum=0.9, nesterov=True)
+    leaves = torch.nn.Parameter(sim.state.x.clone())  # AdamW is elementwise: all clients as one tensor
+    optimizer = torch.optim.AdamW([leaves], **inner)
+    for _ in range(30):
+        leaves.data.copy_(shared.data.expand(8, -1))
+        for _ in range(5):
+            leaves.grad = PROBLEM.gradient(leaves.detach())
+            optimizer.step()
+        shared.grad = (shared.data - leaves.data).mean(dim=0)
+        outer.step()
+        sim.step()
+        assert float((sim.state.x - shared.detach()).abs().max()) <= 1e-12
+
+
+@pytest.mark.parametrize("betas", [0.9, (0.9,), (0.9, 1.0), ("a", "b")])
+def test_betas_that_are_none(betas: Any) -> None:
+    with pytest.raises(gs.InputError, match=r"`betas` must be two numbers in \[0, 1\), got"):
+        al.AllReduceAdamW(lr=0.1, betas=betas)
+
+
 @pytest.mark.parametrize("times", [1, 2, 3, 5])
 def test_chebyshev_mixing_is_its_polynomial(times: int) -> None:
     """T_K(W/a) / T_K(1/a); with one step it is W itself, and more of them mix faster than powers of W."""

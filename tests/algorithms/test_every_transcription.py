@@ -111,9 +111,10 @@ def assert_agree(
     expected: Iterator[list[Array]],
     batch: int | None = BATCH,
     mixing: gs.MixingMatrix = MIXING,
+    x0: Any = "uniform",
     **how: Any,
 ) -> None:
-    sim = Simulation(method, PROBLEM, mixing, [SEED], batch, "uniform", **how)
+    sim = Simulation(method, PROBLEM, mixing, [SEED], batch, x0, **how)
     for t, (X, *_) in zip(range(ROUNDS), expected, strict=False):
         sim.step()
         gap = np.abs(sim.state.x.numpy().T - X).max()
@@ -135,6 +136,22 @@ def test_the_gradients_here_are_those_of_the_definition() -> None:
     clients = reference.LogisticClients(A, np.ones((CLIENTS, ROWS)), 0.05)
     np.testing.assert_allclose(full(X0), clients.gradient(X0), atol=1e-13)
     np.testing.assert_allclose(gradient(X0, 3), clients.gradient(X0, rows(3)), atol=1e-13)
+
+
+@over_batches
+@pytest.mark.parametrize("mu", [0.0, 0.9])
+def test_diloco(mu: float, batch: int | None, grad: Gradient) -> None:
+    start = np.tile(X0[:, :1], CLIENTS)
+    method = al.DiLoCo(lr=LR, momentum=mu)
+    assert_agree(method, rm.diloco(start, grad, LR, mu), batch, x0=torch.from_numpy(start.T.copy()))
+
+
+@over_batches
+@pytest.mark.parametrize(("decay", "clip"), [(0.0, None), (0.1, 0.2)])
+def test_all_reduce_adamw(decay: float, clip: float | None, batch: int | None, grad: Gradient) -> None:
+    expected = rm.all_reduce_adamw(X0, grad, steady, 0.9, 0.95, 1e-8, decay, clip or np.inf)
+    method = al.AllReduceAdamW(lr=LR, betas=(0.9, 0.95), weight_decay=decay, clip=clip)
+    assert_agree(method, expected, batch)
 
 
 @over_batches

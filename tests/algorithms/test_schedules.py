@@ -11,12 +11,21 @@ from gossamer.algorithms.schedules import Schedule, check_lr
 from gossamer.registry import methods
 from gossamer.spec import parse_spec
 
+def warm(optimizer: Any, warmup: int, rest: int) -> Any:
+    """A linear warm-up, then a cosine."""
+    up = torch.optim.lr_scheduler.LinearLR(optimizer, 1 / warmup, total_iters=warmup - 1)
+    down = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, rest, 0.01)
+    return torch.optim.lr_scheduler.SequentialLR(optimizer, [up, down], [warmup])
+
+
 CASES: list[tuple[Schedule, Any]] = [
     (schedules.constant(0.3), lambda o: torch.optim.lr_scheduler.ConstantLR(o, factor=1.0)),
     (schedules.step(0.3, 7, 0.5), lambda o: torch.optim.lr_scheduler.StepLR(o, 7, 0.5)),
     (schedules.step(0.3, 3), lambda o: torch.optim.lr_scheduler.StepLR(o, 3)),
     (schedules.cosine(0.3, 20), lambda o: torch.optim.lr_scheduler.CosineAnnealingLR(o, 20)),
     (schedules.cosine(0.3, 20, 0.01), lambda o: torch.optim.lr_scheduler.CosineAnnealingLR(o, 20, 0.01)),
+    (schedules.warmup_cosine(0.3, 50, 0, 0.01), lambda o: torch.optim.lr_scheduler.CosineAnnealingLR(o, 50, 0.01)),
+    (schedules.warmup_cosine(0.3, 50, 7, 0.01), lambda o: warm(o, 7, 43)),
     (schedules.inverse(0.3, 0.2), lambda o: torch.optim.lr_scheduler.LambdaLR(o, lambda t: 1 / (1 + 0.2 * t))),
 ]
 
@@ -44,6 +53,13 @@ def test_every_method_follows_one(name: str) -> None:
     assert not torch.equal(runs[0].x, runs[1].x)
     described = runs[1].record.header.method["lr"]
     assert str(described).startswith("step(lr=")
+
+
+def test_a_warm_up_ends_low() -> None:
+    schedule = schedules.warmup_cosine(0.3, 50, 7, 0.01)
+    assert schedule(50) == schedule(1000) == pytest.approx(0.01)
+    with pytest.raises(gs.InputError, match="`warmup` must be below `T_max`, 5, got 5."):
+        schedules.warmup_cosine(0.3, 5, 5)
 
 
 def test_lead_cannot_go_to_zero() -> None:

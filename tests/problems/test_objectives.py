@@ -37,6 +37,7 @@ SETTINGS = {
     "one_hidden_layer": 'data = "digits"\nhidden = 5\npixels = "raw"',
     "cnn": 'data = "digits"\nrunning_stats = false',
     "resnet": 'data = "digits"\nblocks = 1\nnorm = "group"\npartition = "by_label"',
+    "language_model": "layers = 1\nwidth = 16\ncontext = 8\nevaluated = 16",
     "module": 'data = "digits"\nmodule = "gossamer_tests_own_module:build"\npixels = "raw"',
 }
 OWN = "from torch import nn\ndef build(): return nn.Sequential(nn.Flatten(), nn.Linear(64, 10))\n"

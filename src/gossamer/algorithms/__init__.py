@@ -1,6 +1,7 @@
 """The methods, one file each."""
 
 from gossamer.algorithms import schedules as schedules
+from gossamer.algorithms.all_reduce_adamw import AllReduceAdamW as AllReduceAdamW
 from gossamer.algorithms.base import Accepts as Accepts
 from gossamer.algorithms.base import Algorithm as Algorithm
 from gossamer.algorithms.base import MethodInfo as MethodInfo
@@ -15,6 +16,7 @@ from gossamer.algorithms.d2 import D2 as D2
 from gossamer.algorithms.d_get import DGET as DGET
 from gossamer.algorithms.deepsqueeze import DeepSqueeze as DeepSqueeze
 from gossamer.algorithms.destress import DESTRESS as DESTRESS
+from gossamer.algorithms.diloco import DiLoCo as DiLoCo
 from gossamer.algorithms.docom import DoCoM as DoCoM
 from gossamer.algorithms.dsgd import DSGD as DSGD
 from gossamer.algorithms.extra import EXTRA as EXTRA

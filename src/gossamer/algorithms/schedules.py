@@ -109,3 +109,32 @@ class inverse(Schedule):
     def __call__(self, t: int) -> float:
         """lr / (1 + decay t)."""
         return self.lr / (1 + self.decay * t)
+
+
+@registry.schedules.register("warmup_cosine")
+@dataclass(frozen=True)
+class warmup_cosine(Schedule):
+    """Up to `lr` in `warmup` equal steps, then half a cosine down to `eta_min`, reached at `T_max` and kept.
+
+    As torch's `LinearLR` followed by `CosineAnnealingLR`.
+    """
+
+    lr: float
+    T_max: int
+    warmup: int = 0
+    eta_min: float = 0.0
+
+    def __post_init__(self) -> None:
+        settle(self, lr=check_positive("lr", self.lr), T_max=check_integer("T_max", self.T_max, 1))
+        settle(self, warmup=check_integer("warmup", self.warmup, 0), eta_min=check_nonnegative("eta_min", self.eta_min))
+        if self.warmup >= self.T_max:
+            raise InputError(f"`warmup` must be below `T_max`, {self.T_max}, got {self.warmup}.")
+        if self.eta_min > self.lr:
+            raise InputError(f"`eta_min` must be at most `lr`, {self.lr}, got {self.eta_min}.")
+
+    def __call__(self, t: int) -> float:
+        """lr (t + 1) / warmup, then eta_min + (lr - eta_min) (1 + cos(pi (t - warmup) / (T_max - warmup))) / 2."""
+        if t < self.warmup:
+            return self.lr * (t + 1) / self.warmup
+        done = min(1.0, (t - self.warmup) / (self.T_max - self.warmup))
+        return self.eta_min + (self.lr - self.eta_min) * (1 + math.cos(math.pi * done)) / 2

@@ -4,6 +4,7 @@ from gossamer.problems.base import Problem
 from gossamer.problems.data.datasets import Dataset, load
 from gossamer.problems.data.partition import split
 from gossamer.problems.modules.architectures import cnn, one_hidden_layer, resnet
+from gossamer.problems.modules.language_model import language_model
 from gossamer.problems.modules.module import ModuleProblem
 from gossamer.problems.modules.own import module_problem
 from gossamer.problems.quadratic import quadratic
@@ -15,6 +16,7 @@ __all__ = [
     "ModuleProblem",
     "Problem",
     "cnn",
+    "language_model",
     "least_squares",
     "load",
     "logistic_regression",

@@ -38,6 +38,8 @@ class Problem(ABC):
     """The smallest possible minibatch: 2 rows for batch norm."""
     measures_clients: bool = True
     """Whether f is measured at every client's model if there are no test rows; too expensive for a network."""
+    scores_clients: bool = True
+    """Whether every client's model is scored on the test rows, and not only the average of all."""
     _fingerprint: str
     models_at_once: int = 1
     """Models that `evaluate` handles in one matrix product."""

@@ -1,11 +1,14 @@
 """What a run is called with: checked, and in one form."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import TypeVar
 
 from gossamer.algorithms.base import Algorithm, Needs
-from gossamer.errors import InputError, check_integer
+from gossamer.errors import InputError, check_integer, unknown
 from gossamer.problems.base import Problem
 from gossamer.topology import Mixing, MixingMatrix, MixingSchedule
+
+Value = TypeVar("Value")
 
 
 def check_network(problem: Problem, mixing: Mixing) -> None:
@@ -74,3 +77,17 @@ def labelled(method: Algorithm | Sequence[Algorithm] | Mapping[str, Algorithm]) 
     if not labelled or (isinstance(method, Sequence) and len(labelled) < len(method)):
         raise InputError("`method` must hold at least one method, and no two with the same settings.")
     return labelled
+
+
+def by_label(name: str, value: Value | Mapping[str, Value], labels: Iterable[str], *, whole: bool) -> dict[str, Value]:
+    """A setting of each method: one for all, or a mapping from labels, which must name all of them if `whole`."""
+    labels = list(labels)
+    if not isinstance(value, Mapping):
+        return dict.fromkeys(labels, value)
+    for label in value:
+        if label not in labels:
+            raise unknown("label", label, labels, owner=f"`{name}`")
+    missing = [label for label in labels if label not in value]
+    if whole and missing:
+        raise InputError(f"`{name}` has no value for {missing[0]!r}; give one for every method, or one for all.")
+    return {label: value[label] for label in labels if label in value}

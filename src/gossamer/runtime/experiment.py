@@ -4,7 +4,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from gossamer import registry
 from gossamer.algorithms.base import Algorithm
@@ -40,6 +40,8 @@ class Experiment:
     data_dir: str | None = None
     device: str | None = None
     """From where its data was read, and where it runs, if not as the spec says."""
+    local: dict[str, LocalSteps] = field(default_factory=dict)
+    """By label: the local steps of the methods that take any."""
 
     def check_one_graph(self, command: str) -> None:
         """Refuse several graphs."""
@@ -75,7 +77,7 @@ class Experiment:
                 x0=self.spec.x0,
                 codec=self.spec.codec or "fixed",
                 surrogates=self.spec.surrogates,
-                local=local_steps(self.spec),
+                local=self.local.get(label),
                 measures=_measures(self.spec),
                 **how,
             )
@@ -86,9 +88,10 @@ def prepare(spec: Spec, *, data_dir: str | None = None, device: str | None = Non
     """Build what the spec names; a mistake anywhere in it is raised here, before anything runs."""
     methods: dict[str, tuple[Algorithm, int]] = {}
     wished: dict[str, dict[str, str]] = {}
+    local: dict[str, LocalSteps] = {}
     combinations = spec.combinations()
     for table, _, suffix in combinations:
-        settings = {key: value for key, value in table.items() if key not in ("label", "rounds")}
+        settings = {key: value for key, value in table.items() if key not in ("label", "rounds", "local")}
         if "compressor" in settings:
             settings["compressor"] = registry.compressors.build(settings["compressor"])
         chosen = _to_be_found(settings)
@@ -98,6 +101,8 @@ def prepare(spec: Spec, *, data_dir: str | None = None, device: str | None = Non
             raise InputError(f"Two methods of the spec are called {label!r}; give each a `label` of its own.")
         methods[label] = (method, table.get("rounds", spec.rounds))
         wished[label] = chosen
+        if (steps := _local_steps(table.get("local", spec.local))) is not None:
+            local[label] = steps
     names = [record_name(label, 0) for label in methods]
     if len(set(names)) < len(names):
         raise InputError(f"The labels {', '.join(map(repr, methods))} are too alike for file names; change one.")
@@ -113,8 +118,7 @@ def prepare(spec: Spec, *, data_dir: str | None = None, device: str | None = Non
     check_surrogates(spec.surrogates, problem.dtype)
     starting_models(spec.x0, problem, Streams(spec.seeds, range(problem.clients), problem.device))
     measures = _measures(spec)
-    if local_steps(spec) is not None:
-        methods = {label: (for_local_steps(method), rounds) for label, (method, rounds) in methods.items()}
+    methods |= {label: (for_local_steps(methods[label][0]), methods[label][1]) for label in local}
     for label, (method, rounds) in methods.items():
         mixing = networks.get(label, built[0])
         check_method_fits(method, problem, mixing)
@@ -122,7 +126,7 @@ def prepare(spec: Spec, *, data_dir: str | None = None, device: str | None = Non
             measure.check(method)
         if chosen := wished[label]:
             methods[label] = (_found(method, chosen, spec, problem, mixing, rounds), rounds)
-    return Experiment(spec, problem, built[0], methods, networks, data_dir, device)
+    return Experiment(spec, problem, built[0], methods, networks, data_dir, device, local)
 
 
 def build_problem(spec: Spec, data_dir: str | None, device: str | None) -> Problem:
@@ -144,13 +148,13 @@ def _network(graph: Mapping[str, Any], clients: int) -> MixingMatrix:
     return mixing_matrix(build_graph(settings, clients), weights)
 
 
-def local_steps(spec: Spec) -> LocalSteps | None:
-    """The local steps of a spec."""
-    if spec.local is None:
+def _local_steps(table: Mapping[str, Any] | Literal[False] | None) -> LocalSteps | None:
+    """The local steps that a table describes, if any."""
+    if not isinstance(table, Mapping):
         return None
-    if "optimizer" not in spec.local:
+    if "optimizer" not in table:
         raise InputError('[local] needs `optimizer`, such as "AdamW".')
-    return LocalSteps(**spec.local)
+    return LocalSteps(**table)
 
 
 def _measures(spec: Spec) -> list[Measure]:

@@ -87,7 +87,7 @@ def _measure(problem: Problem, models: Tensor) -> dict[str, list[float]]:
 
 def _score(problem: Problem, models: Tensor) -> dict[str, Tensor]:
     """The clients' own models on the test rows, or f at them where there are none."""
-    if problem.clients > _MOST_SCORED and problem.rows is not None:
+    if not problem.scores_clients or (problem.clients > _MOST_SCORED and problem.rows is not None):
         return {}
     scored = problem.score(models)
     if not scored and problem.measures_clients:

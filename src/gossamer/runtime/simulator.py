@@ -12,7 +12,14 @@ from gossamer.errors import InputError, check_bool, check_callable, check_choice
 from gossamer.files import alone_in
 from gossamer.problems.base import Problem
 from gossamer.records.runs import Run, Runs
-from gossamer.runtime.arguments import check_batch_size, check_method_fits, check_network, checked_seeds, labelled
+from gossamer.runtime.arguments import (
+    by_label,
+    check_batch_size,
+    check_method_fits,
+    check_network,
+    checked_seeds,
+    labelled,
+)
 from gossamer.runtime.gradients.local import LocalSteps, check_local, for_local_steps
 from gossamer.runtime.loop import Hook
 from gossamer.runtime.measure import Measure
@@ -116,14 +123,14 @@ def sweep(
     problem: Problem,
     mixing: Mixing,
     *,
-    rounds: int,
+    rounds: int | Mapping[str, int],
     batch_size: int | None = None,
     seeds: Sequence[int] = (0,),
     eval_every: int | None = None,
     x0: X0 = None,
     codec: Codec = "fixed",
     surrogates: Surrogates = "float64",
-    local: LocalSteps | None = None,
+    local: LocalSteps | Mapping[str, LocalSteps | None] | None = None,
     measures: Sequence[Measure] = (),
     hooks: Sequence[Hook] = (),
     record_dir: str | Path | None = None,
@@ -136,14 +143,26 @@ def sweep(
 
     `methods` is a method, a sequence of them, or a mapping from labels to methods. Seeds run side by side in the same
     tensors, and do not depend on one another. The runs come by method, then by seed; `.frame` has the rows of all.
+
+    `rounds` and `local` may be mappings from labels: the rounds of each method, and the local steps of those that take
+    any. A comparison of methods that take gradients with others that take local steps is then one call:
+
+    >>> import gossamer as gs, torch
+    >>> local = gs.LocalSteps(torch.optim.SGD, steps=5, lr=0.1)
+    >>> methods = {"SGD": gs.algorithms.CentralizedSGD(lr=0.1), "DiLoCo": gs.algorithms.DiLoCo()}
+    >>> mixing, problem = gs.mixing_matrix(gs.ring(4)), gs.quadratic(clients=4, d=5)
+    >>> runs = gs.sweep(methods, problem, mixing, rounds={"SGD": 50, "DiLoCo": 10}, local={"DiLoCo": local})
+    >>> [int(run.final["round"]) for run in runs]
+    [50, 10]
     """
     check_network(problem, mixing)
-    rounds = check_integer("rounds", rounds, 1)
     batch_size = None if batch_size is None else check_batch_size(batch_size, problem)
     eval_every = None if eval_every is None else check_integer("eval_every", eval_every, 1)
     chosen, named = checked_seeds(seeds), labelled(methods)
-    if check_local(local) is not None:
-        named = {label: for_local_steps(one) for label, one in named.items()}
+    lengths = by_label("rounds", rounds, named, whole=True)
+    lengths = {label: check_integer("rounds", many, 1) for label, many in lengths.items()}
+    locals_ = {label: check_local(one) for label, one in by_label("local", local, named, whole=False).items()}
+    named = {label: one if locals_.get(label) is None else for_local_steps(one) for label, one in named.items()}
     check_choice("codec", codec, CODECS)
     check_surrogates(surrogates, problem.dtype)
     for one in named.values():
@@ -160,18 +179,19 @@ def sweep(
     folder = None if record_dir is None else record_folder(record_dir, named, chosen, fresh=not resume)
     saving = Saving(folder, every, resume, should_stop, hooks)
 
-    about: dict[str, Any] = {"rounds": rounds, "batch_size": batch_size, "eval_every": eval_every, "codec": codec}
-    about |= {"x0": describe_start(x0, problem), "surrogates": surrogates}
-    about |= {} if local is None else {"local": repr(local)}
-    evaluations = rounds // (eval_every or usual_interval(rounds)) + 1
+    common: dict[str, Any] = {"batch_size": batch_size, "eval_every": eval_every, "codec": codec}
+    common |= {"x0": describe_start(x0, problem), "surrogates": surrogates}
     runs = Runs()
     with contextlib.nullcontext() if folder is None else alone_in(folder, reenter=True):
         for label, one in named.items():
+            many, steps = lengths[label], locals_.get(label)
+            about = {"label": label, "rounds": many, **common} | ({} if steps is None else {"local": repr(steps)})
 
-            def start(some: Sequence[int], one: Algorithm = one) -> Simulation:
-                return Simulation(one, problem, mixing, some, batch_size, x0, codec, surrogates=surrogates, local=local)
+            def start(some: Sequence[int], one: Algorithm = one, steps: LocalSteps | None = steps) -> Simulation:
+                return Simulation(one, problem, mixing, some, batch_size, x0, codec, surrogates=surrogates, local=steps)
 
-            demand = Demand(one, problem, mixing, batch_size, surrogates, evaluations, local)
+            evaluations = many // (eval_every or usual_interval(many)) + 1
+            demand = Demand(one, problem, mixing, batch_size, surrogates, evaluations, steps)
             at_once = seeds_at_once(demand, label, len(chosen))
-            runs += record_seeds(start, chosen, {"label": label, **about}, saving, progress, measures, at_once)
+            runs += record_seeds(start, chosen, about, saving, progress, measures, at_once)
     return runs

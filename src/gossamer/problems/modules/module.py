@@ -3,7 +3,7 @@
 import copy
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import torch
 from torch import Tensor, nn
@@ -43,6 +43,9 @@ class ModuleProblem(DataProblem):
         gradients: Gradients,
         about: Facts,
         metrics: Mapping[str, Metric] | None = None,
+        *,
+        measured: Rows | None = None,
+        at_once: int | None = None,
     ) -> None:
         try:
             own = copy.deepcopy(module).to(rows.features.device, rows.dtype)
@@ -67,7 +70,8 @@ class ModuleProblem(DataProblem):
         self._is_own = can_replay(self.module, loss, self.device)
         self._side_by_side = Replay(side_by_side) if self._is_own else side_by_side
         self._compiled = Compiled(side_by_side, self._side_by_side)
-        self._measured = _ROWS if self.device.type == "cpu" else 20 * _ROWS  # rows at once; more on a GPU
+        self._of = rows if measured is None else measured  # the rows of f, or some of them where these are too many
+        self._measured = at_once or (_ROWS if self.device.type == "cpu" else 20 * _ROWS)  # rows at once; more on a GPU
         self._stack: LayerStack | None = None
         self.gradients = self._choose(gradients)
         self._stack = self._stack if self.gradients == "closed" else None
@@ -112,7 +116,14 @@ class ModuleProblem(DataProblem):
 
     def content(self) -> Sequence[Any]:
         """The rows, and the module with its loss."""
-        return [*super().content(), *module_content(self._judged, self.loss, self.rows)]
+        some = [] if self._of is self.rows else [self._of.content()]
+        return [*super().content(), *some, *module_content(self._judged, self.loss, self.rows)]
+
+    def only(self, client: int) -> Self:
+        """One client's rows; the test rows stay whole."""
+        one = super().only(client)
+        one._of = one.rows if self._of is self.rows else self._of.only(client)
+        return one
 
     # Gradients
 
@@ -266,7 +277,7 @@ class ModuleProblem(DataProblem):
         return {"loss": torch.stack(losses), "grad_norm": torch.stack(norms)}
 
     def _value(self, model: Tensor) -> tuple[Tensor, Tensor]:
-        rows, parts = self.rows, self._parts(model)
+        rows, parts = self._of, self._parts(model)
         extra = {name: part for name, part in parts.items() if name in self._buffers}
         gradient = torch.zeros(self.d, dtype=torch.float64, device=self.device)
         total = torch.zeros((), dtype=torch.float64, device=self.device)
@@ -280,8 +291,9 @@ class ModuleProblem(DataProblem):
 
     def _pieces(self) -> Iterator[tuple[slice, float]]:
         """Rows to measure together, and their weight in f."""
-        for mine in [slice(0, self.rows.total)] if self.rows.are_equal else self.rows.by_client():
-            weight = 1.0 if self.rows.are_equal else 1 / self.clients
+        rows = self._of
+        for mine in [slice(0, rows.total)] if rows.are_equal else rows.by_client():
+            weight = 1.0 if rows.are_equal else 1 / self.clients
             for begin in range(mine.start, mine.stop, self._measured):
                 end = min(mine.stop, begin + self._measured)
                 yield slice(begin, end), weight * (end - begin) / (mine.stop - mine.start)

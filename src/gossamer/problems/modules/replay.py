@@ -126,6 +126,9 @@ def can_compile() -> bool:
 
 
 def can_replay(module: nn.Module, loss: object, device: torch.device) -> bool:
-    """Whether module and loss are torch's own: user code may do more than launch kernels."""
-    own = all(type(one).__module__.startswith("torch.nn.") for one in module.modules())
-    return device.type == "cuda" and own and getattr(loss, "__module__", "") == "torch.nn.functional"
+    """Whether module and loss are torch's own, or say that they only launch kernels: user code may do more."""
+    own = all(
+        type(one).__module__.startswith("torch.nn.") or getattr(one, "only_kernels", False) for one in module.modules()
+    )
+    is_known = getattr(loss, "__module__", "") == "torch.nn.functional" or getattr(loss, "only_kernels", False)
+    return device.type == "cuda" and own and is_known

@@ -24,7 +24,8 @@ from gossamer.algorithms.base import Algorithm
 from gossamer.errors import ConvergenceWarning, GossamerError, InputError, RunError, StoppedError
 from gossamer.files import alone_in, work_for_holder
 from gossamer.records.runs import Runs
-from gossamer.runtime.experiment import Experiment, build_problem, local_steps
+from gossamer.runtime.experiment import Experiment, build_problem
+from gossamer.runtime.gradients.local import LocalSteps
 from gossamer.runtime.planning.memory import share_memory
 from gossamer.runtime.recorder import Progress
 from gossamer.runtime.simulation import Simulation
@@ -54,7 +55,7 @@ def usual_jobs(experiment: Experiment) -> int:
     jobs, seconds = min(cores(), len(methods)), 0.0
     for label, (method, rounds) in methods.items() if jobs > 1 else ():
         mixing = experiment.networks.get(label, experiment.mixing)
-        how: Any = {"surrogates": spec.surrogates, "local": local_steps(spec)}
+        how: Any = {"surrogates": spec.surrogates, "local": experiment.local.get(label)}
         sim = Simulation(method, problem, mixing, spec.seeds, spec.batch_size, spec.x0, **how)
         seconds += rounds * (sim.rehearse() or 0.0)
         if seconds > _WORTH_SECONDS:
@@ -69,6 +70,7 @@ class _Task:
     spec: Spec
     networks: Mapping[str, MixingMatrix]
     methods: Mapping[str, tuple[Algorithm, int]]
+    local: Mapping[str, LocalSteps]
     data_dir: str | None
     device: str | None
     folder: Path
@@ -98,6 +100,7 @@ def run_over_cores(
         experiment.spec,
         networks,
         experiment.methods,
+        experiment.local,
         experiment.data_dir,
         experiment.device,
         record_dir,
@@ -196,7 +199,7 @@ class _Process:
         try:
             self.events.put(("method", label, rounds))
             one = Experiment(task.spec, self.problem, task.networks[label], {label: (method, rounds)})
-            one = replace(one, data_dir=task.data_dir, device=task.device)
+            one = replace(one, data_dir=task.data_dir, device=task.device, local=dict(task.local))
             one.run(
                 record_dir=task.folder,
                 should_stop=self.should_stop,

@@ -20,7 +20,8 @@ from gossamer.records.record import record_name
 from gossamer.records.runs import finished_run
 from gossamer.records.typed import Settings
 from gossamer.runtime.exchange.rows import network_of
-from gossamer.runtime.experiment import Experiment, local_steps
+from gossamer.runtime.experiment import Experiment
+from gossamer.runtime.gradients.local import LocalSteps
 from gossamer.runtime.gradients.oracle import BatchOracle, LocalOracle, of_module
 from gossamer.runtime.loop import Hook, Loop, SaveCheckpoints, ShowProgress
 from gossamer.runtime.planning.pace import usual_interval
@@ -65,6 +66,7 @@ class Task:
     about: Settings
     settings: Settings
     """What makes it the run that it is, for records and checkpoints."""
+    local: LocalSteps | None = None
 
 
 def work(experiment: Experiment, how: Work) -> None:
@@ -80,7 +82,7 @@ def work(experiment: Experiment, how: Work) -> None:
 class _Worker:
     def __init__(self, experiment: Experiment, how: Work, ranks: Ranks) -> None:
         self.how, self.ranks = how, ranks
-        self.spec, self.mixing, self.local = experiment.spec, experiment.mixing, local_steps(experiment.spec)
+        self.spec, self.mixing = experiment.spec, experiment.mixing
         if self.spec.surrogates != "float64":
             raise InputError(
                 f"Processes keep surrogates in float64, got surrogates = {self.spec.surrogates!r}; leave the key out, "
@@ -119,9 +121,10 @@ class _Worker:
             "x0": describe_start(self.spec.x0, experiment.problem),
             "surrogates": self.spec.surrogates,
         }
-        about |= {} if self.local is None else {"local": repr(self.local)}
+        local = experiment.local.get(label)
+        about |= {} if local is None else {"local": repr(local)}
         said = settings(method, experiment.problem, network_of(method, self.mixing), about, seed)
-        return Task(number, label, method, rounds, every, seed, about, said)
+        return Task(number, label, method, rounds, every, seed, about, said, local)
 
     def _digest(self) -> str:
         """Everything that the ranks must have in common, in short."""
@@ -250,7 +253,8 @@ class _Runner(Hook):
         """One round of this client."""
         client, problem = self.client, self.worker.problem
         given = problem, client.streams, client.t, self.worker.spec.batch_size, self.buffers
-        oracle = BatchOracle(*given) if self.worker.local is None else LocalOracle(self.worker.local, *given)
+        local = self.task.local
+        oracle = BatchOracle(*given) if local is None else LocalOracle(local, *given)
         client.step(oracle, self.task.method.lr_at(client.t), measure=measure)
         self.buffers = oracle.buffers
 
