@@ -11,10 +11,13 @@ from gossamer.compression.base import CODECS, Codec
 from gossamer.errors import InputError, check_bool, check_callable, check_choice, check_integer
 from gossamer.files import alone_in
 from gossamer.problems.base import Problem
+from gossamer.records.identity import settings
 from gossamer.records.runs import Run, Runs
+from gossamer.records.typed import Settings
 from gossamer.runtime.arguments import check_batch_size, check_method_fits, check_network, checked_seeds, labelled
+from gossamer.runtime.exchange.rows import network_of
 from gossamer.runtime.gradients.local import LocalSteps, check_local, for_local_steps
-from gossamer.runtime.loop import Hook
+from gossamer.runtime.loop import Hook, TellTrackers
 from gossamer.runtime.measure import Measure
 from gossamer.runtime.planning.memory import Demand, seeds_at_once
 from gossamer.runtime.planning.pace import usual_interval
@@ -24,6 +27,7 @@ from gossamer.runtime.simulation import Simulation
 from gossamer.runtime.start import X0, describe_start
 from gossamer.runtime.tuning.caution import warn_of_gamma
 from gossamer.topology import Mixing
+from gossamer.trackers.base import Heard, Trackers
 
 
 def simulate(
@@ -41,6 +45,7 @@ def simulate(
     local: LocalSteps | None = None,
     measures: Sequence[Measure] = (),
     hooks: Sequence[Hook] = (),
+    trackers: Sequence[Heard] = (),
     record_dir: str | Path | None = None,
     checkpoint_every: int | None = None,
     resume: bool = False,
@@ -69,7 +74,9 @@ def simulate(
         local: Steps of an optimiser that each client takes on its own, in place of one gradient: see `LocalSteps`.
         measures: What to record beside the usual columns, such as the errors of BEER's proof, for
             `gossamer theory --check`: `gossamer.paper.omegas.Omegas()`, with `eval_every=1`.
-        hooks: Your own code around the rounds, such as a logger: see `gossamer.runtime.loop.Hook`.
+        hooks: Your own code around the rounds: see `gossamer.runtime.loop.Hook`.
+        trackers: Hear of every evaluation: `gossamer.trackers.TensorBoard("folder")`, other `gossamer.trackers`, or
+            functions that take an `Event`.
         record_dir: A folder in which each run's record is written as it grows, with checkpoints while it runs and the
             final models at the end.
         checkpoint_every: Rounds between checkpoints; by default one is written every minute.
@@ -102,6 +109,7 @@ def simulate(
         local=local,
         measures=measures,
         hooks=hooks,
+        trackers=trackers,
         record_dir=record_dir,
         checkpoint_every=checkpoint_every,
         resume=resume,
@@ -126,6 +134,7 @@ def sweep(
     local: LocalSteps | None = None,
     measures: Sequence[Measure] = (),
     hooks: Sequence[Hook] = (),
+    trackers: Sequence[Heard] = (),
     record_dir: str | Path | None = None,
     checkpoint_every: int | None = None,
     resume: bool = False,
@@ -151,6 +160,7 @@ def sweep(
         for measure in measures:
             measure.check(one)
         warn_of_gamma(one, problem.d, mixing.rho)
+    followers = Trackers(trackers)
     check_bool("resume", resume)
     check_callable("should_stop", should_stop)
     check_callable("progress", progress)
@@ -158,14 +168,23 @@ def sweep(
         raise InputError("Checkpoints are written to `record_dir`; name a folder.")
     every = None if checkpoint_every is None else check_integer("checkpoint_every", checkpoint_every, 1)
     folder = None if record_dir is None else record_folder(record_dir, named, chosen, fresh=not resume)
-    saving = Saving(folder, every, resume, should_stop, hooks)
 
     about: dict[str, Any] = {"rounds": rounds, "batch_size": batch_size, "eval_every": eval_every, "codec": codec}
     about |= {"x0": describe_start(x0, problem), "surrogates": surrogates}
     about |= {} if local is None else {"local": repr(local)}
+
+    def described(label: str, seed: int) -> Settings:
+        one = named[label]
+        return settings(one, problem, network_of(one, mixing), {"label": label, **about}, seed)
+
+    hooks = [*hooks, TellTrackers(followers, described)] if followers else hooks
+    saving = Saving(folder, every, resume, should_stop, hooks)
     evaluations = rounds // (eval_every or usual_interval(rounds)) + 1
     runs = Runs()
-    with contextlib.nullcontext() if folder is None else alone_in(folder, reenter=True):
+    with (
+        contextlib.nullcontext() if folder is None else alone_in(folder, reenter=True),
+        contextlib.closing(followers),
+    ):
         for label, one in named.items():
 
             def start(some: Sequence[int], one: Algorithm = one) -> Simulation:

@@ -26,10 +26,12 @@ from gossamer.runtime.processes.averaging import Average, modules_of
 from gossamer.runtime.processes.client import Client
 from gossamer.runtime.processes.leaving import close_at_exit
 from gossamer.runtime.processes.ranks import Ranks
+from gossamer.runtime.processes.reporting import LinkTraffic, Reporter
 from gossamer.runtime.transport.base import Open
 from gossamer.runtime.tuning.caution import warn_of_gamma
 from gossamer.streams import STREAMS
 from gossamer.topology import MixingMatrix
+from gossamer.trackers.base import Heard, Trackers
 
 _GOSSIP_SHRINKS = 1000.0  # how much closer the models come by gossip alone, unless told otherwise
 
@@ -54,6 +56,8 @@ class DecentralizedOptimizer(torch.optim.Optimizer):
         timeout: Seconds after which a silent neighbour is an error.
         transport: `"gloo"`, over TCP, the name of another registered transport, or a function that opens one (see
             `gossamer.runtime.transport.base`).
+        trackers: Hear of the steps of this process, as in `gossamer.simulate`: see `track`.
+        track_every: Steps between two events.
     """
 
     def __init__(
@@ -68,6 +72,8 @@ class DecentralizedOptimizer(torch.optim.Optimizer):
         initial: Literal["check", "broadcast"] = "check",
         timeout: float = 60.0,
         transport: str | Open = "gloo",
+        trackers: Iterable[Heard] = (),
+        track_every: int = 1,
     ) -> None:
         if not isinstance(method, Algorithm):
             raise InputError(f"`method` must be a method such as gossamer.BEER(...), got {method!r}.")
@@ -83,6 +89,7 @@ class DecentralizedOptimizer(torch.optim.Optimizer):
             )
         check_choice("initial", initial, ("check", "broadcast"))
         check_choice("codec", codec, CODECS)
+        followers, track_every = Trackers(trackers), check_integer("track_every", track_every, 1)
         self._client: Client | None = None
         self._transport = transport
         self._mixing, self._method = mixing, method.with_minibatch_start()
@@ -118,6 +125,7 @@ class DecentralizedOptimizer(torch.optim.Optimizer):
         self._gossips = 0
         self._sizes = [p.numel() for p in self._parameters]
         self._place(self._client.state.x)
+        self._reporter = Reporter(self._client, followers, track_every)
         self._forget = close_at_exit(self._client)
 
     def _check_parameters(self) -> None:
@@ -178,13 +186,27 @@ class DecentralizedOptimizer(torch.optim.Optimizer):
                 with torch.enable_grad():
                     loss = closure()
             with torch.no_grad():
-                self.client.step(self._oracle(closure), self._of_groups("lr"))
+                self.client.step(self._oracle(closure), self._of_groups("lr"), measure=self._reporter.is_due)
                 self._place(self.client.state.x)
         except BaseException as error:
             self._forget()
             self.client.give_up(error)
+            self._reporter.close()
             raise
+        self._reporter.after(loss)
         return loss
+
+    def track(self, **values: Any) -> None:
+        """Values for the event of the next step, such as `batch_loss=loss` and metrics: numbers, or tensors of one.
+
+        With a closure, `batch_loss` is what the closure returns. Nothing is exchanged between processes.
+        """
+        self._reporter.give(values)
+
+    @property
+    def traffic(self) -> LinkTraffic:
+        """What this process sent to its neighbours and received so far, in all and by neighbour."""
+        return LinkTraffic.of(self.client)
 
     def _oracle(self, closure: Callable[[], Any] | None) -> LoopOracle:
         own = self.client.state.x
@@ -357,3 +379,4 @@ class DecentralizedOptimizer(torch.optim.Optimizer):
         self._forget()
         if not self.client.is_closed:
             self.client.close()
+        self._reporter.close()
