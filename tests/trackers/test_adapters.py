@@ -1,5 +1,6 @@
 """TensorBoard, Weights & Biases and MLflow: what was written is read back with their own formats."""
 
+import importlib
 import json
 import math
 import sys
@@ -72,8 +73,7 @@ def test_trackers_serve_several_calls(tmp_path: Path) -> None:
 
 def offline_records(path: Path) -> list[Any]:
     """The records of a W&B run: a LevelDB log of protocol buffers after a header of 7 bytes."""
-    from wandb.proto.wandb_internal_pb2 import Record
-
+    wire: Any = importlib.import_module("wandb.proto.wandb_internal_pb2")
     data, at, piece, found = path.read_bytes(), 7, b"", []
     while at + 7 <= len(data):
         left = 32768 - at % 32768
@@ -86,7 +86,7 @@ def offline_records(path: Path) -> list[Any]:
         piece += data[at + 7 : at + 7 + size]
         at += 7 + size
         if kind in (1, 4):  # whole, or the last part
-            found.append(Record.FromString(piece))
+            found.append(wire.Record.FromString(piece))
             piece = b""
     return found
 

@@ -1,4 +1,4 @@
-"""What clients in processes of their own tell: the optimiser's traffic and events, and the loss in `gossamer launch`."""
+"""What clients in processes of their own tell: the traffic and events of an optimiser, and the loss in `launch`."""
 
 import math
 import os
@@ -94,13 +94,8 @@ def test_the_optimisers_traffic_and_events() -> None:
         assert f"{traffic.bytes_sent:,} bytes sent" in repr(traffic)
         assert [event.round for event in events] == [4, 8, 12]
         ((label, seed, client, settings),) = begun
-        assert (label, seed, client, settings["method"]["lr"], settings["mixing"]["clients"]) == (
-            "BEER",
-            3,
-            rank,
-            0.1,
-            N,
-        )
+        assert (label, seed, client) == ("BEER", 3, rank)
+        assert (settings["method"]["lr"], settings["mixing"]["clients"]) == (0.1, N)
         for event in events:
             assert (event.label, event.seed, event.client) == ("BEER", 3, rank)
             assert event.values["batch_loss"] == losses[event.round - 1]
@@ -123,18 +118,21 @@ def closure_loop(rank: int) -> Any:
         raise OSError("the server is away")
 
     optimizer = gs.DecentralizedOptimizer(net.parameters(), METHOD, MIXING, trackers=[broken, kept])
-    returned = []
-    with pytest.warns(TrackerWarning, match="The tracker broken failed.*OSError: the server is away"):
-        for t in range(4):
-            x, y = rows(rank, t)
 
-            def closure(x: Tensor = x, y: Tensor = y) -> Tensor:
-                optimizer.zero_grad()
-                loss = nn.functional.mse_loss(net(x), y)
-                loss.backward()
-                return loss
+    def step(t: int) -> float:
+        x, y = rows(rank, t)
 
-            returned.append(float(optimizer.step(closure).detach()))
+        def closure() -> Tensor:
+            optimizer.zero_grad()
+            loss = nn.functional.mse_loss(net(x), y)
+            loss.backward()
+            return loss
+
+        return float(optimizer.step(closure).detach())
+
+    with pytest.warns(TrackerWarning, match=r"The tracker broken failed.*OSError: the server is away"):
+        returned = [step(0)]
+    returned += [step(t) for t in range(1, 4)]  # it hears no more, and warns no more
     messages = []
     for bad in ([1.0, 2.0], torch.zeros(2), "x"):
         try:

@@ -190,7 +190,7 @@ def test_a_tracker_changes_no_number() -> None:
 
 @pytest.mark.parametrize("bad", [3, "folder", Tracker, None])
 def test_what_is_no_tracker_is_refused(bad: Any, tmp_path: Path) -> None:
-    with pytest.raises(gs.InputError, match="A tracker is an object such as .* takes an Event; got"):
+    with pytest.raises(gs.InputError, match=r"A tracker is an object such as .* takes an Event; got"):
         gs.simulate(
             METHODS["DSGD"], gs.quadratic(clients=4), MIXING, rounds=2, trackers=[bad], record_dir=tmp_path / "out"
         )
@@ -223,5 +223,5 @@ def test_processes_have_their_own_trackers(tmp_path: Path) -> None:
 
 
 def test_processes_need_trackers_that_travel(tmp_path: Path) -> None:
-    with pytest.raises(gs.InputError, match="cannot be pickled, .*; leave out `jobs`"):
+    with pytest.raises(gs.InputError, match=r"cannot be pickled, .*; leave out `jobs`"):
         run_over_cores(experiment(tmp_path), 2, record_dir=tmp_path / "out", trackers=[lambda event: None])

@@ -40,6 +40,8 @@ class BatchOracle:
     def samples(self, x: Tensor, *, whole: bool = False, purpose: str = "batch") -> Samples:
         """Row by row: each data row is a batch of its own, and they all stand beside one another like seeds."""
         problem, rows = self.problem, None if whole else self._minibatch(purpose)
+        if self.asked is not None:
+            self.asked.append((x, rows))
         if problem.has_buffers or problem.is_random or problem.least_batch > 1:
             raise InputError("Batch norm and dropout do not allow the gradient of a single data row.")
         counts = problem.row_counts
