@@ -215,6 +215,7 @@ def test_experiments_have_trackers(tmp_path: Path) -> None:
     assert kept.closed == 2  # one call of `sweep` per method
 
 
+@pytest.mark.slow
 def test_processes_have_their_own_trackers(tmp_path: Path) -> None:
     tracker = Lines(tmp_path / "lines.txt")
     runs = run_over_cores(experiment(tmp_path), 2, record_dir=tmp_path / "out", trackers=[tracker])
