@@ -67,6 +67,16 @@ def test_the_spec_of_the_tutorial_runs(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
+def test_the_trackers_of_the_tutorial_hear_a_run(tmp_path: Path) -> None:
+    (program,) = (block for block in blocks(ROOT / "docs" / "tutorial.md", "python") if "Tracker" in block)
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "TrackerWarning" not in done.stderr
+    assert "('BEER', 0): " in done.stdout
+    assert {path.name for path in tmp_path.iterdir()} >= {"events", "wandb", "mlflow.db"}
+
+
 def test_the_extending_page_works() -> None:
     snippet = blocks(ROOT / "docs" / "extending.md", "python")[0]
     done = subprocess.run([sys.executable, "-c", snippet], capture_output=True, text=True, check=False)

@@ -27,13 +27,14 @@ MAY = {
     "theory": LEAVES,
     "algorithms": LEAVES | {"compression"},
     "records": LEAVES | FOUR,
-    "runtime": LEAVES | FOUR | {"records", "theory"},
+    "trackers": LEAVES | {"records"},
+    "runtime": LEAVES | FOUR | {"records", "theory", "trackers"},
     "report": LEAVES | {"records", "theory"},
     "paper": LEAVES | FOUR | {"records", "runtime", "report", "theory"},
     "testing": LEAVES | FOUR | {"records", "runtime"},
-    "cli": LEAVES | FOUR | {"paper", "records", "report", "runtime", "theory"},
+    "cli": LEAVES | FOUR | {"paper", "records", "report", "runtime", "theory", "trackers"},
     "__main__": {"cli"},
-    "__init__": LEAVES | FOUR | {"records", "runtime", "testing", "theory"},
+    "__init__": LEAVES | FOUR | {"records", "runtime", "testing", "theory", "trackers"},
 }
 
 

@@ -31,7 +31,7 @@ if "OMP_WAIT_POLICY" not in os.environ:
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")  # read when torch is imported
 
 if TYPE_CHECKING:
-    from gossamer import algorithms, compression, problems, testing, theory, topology
+    from gossamer import algorithms, compression, problems, testing, theory, topology, trackers
     from gossamer.algorithms import BEER, CHOCOSGD, D2, DSGD, Algorithm
     from gossamer.compression import Compressor, blockwise, gsgd, identity, qsgd, rand_k, top_k
     from gossamer.errors import DataError, GossamerError, InputError, StoppedError
@@ -53,7 +53,7 @@ _HOMES = {
     "topology": "MixingMatrix MixingSchedule mixing_matrix ring",
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names.split()}
-_MODULES = {*_HOMES, "registry", "spec", "streams", "testing", "theory"}
+_MODULES = {*_HOMES, "registry", "spec", "streams", "testing", "theory", "trackers"}
 _OLD = {
     "auto": "auto_steps",
     "CodecError": "errors.CodecError",
@@ -126,4 +126,5 @@ __all__ = [
     "theory",
     "top_k",
     "topology",
+    "trackers",
 ]

@@ -50,6 +50,10 @@ class ConvergenceWarning(UserWarning):
     """The step sizes are probably too large, or the loss of a run grows."""
 
 
+class TrackerWarning(UserWarning):
+    """A tracker failed; the run goes on without it."""
+
+
 def _number(value: object) -> float | None:
     """Convert a finite real number to float; None for anything else, booleans included."""
     if not isinstance(value, Real) or isinstance(value, bool):

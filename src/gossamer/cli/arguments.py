@@ -57,6 +57,7 @@ def run(parser: Parser) -> None:
     add_experiment(parser, "cpu, cuda, cuda:1, ...", "one per minute")
     jobs = "processes that run methods at the same time (default: all cores for long runs of small rounds)"
     parser.add("--jobs", "N", jobs, type=int)
+    parser.add("--tensorboard", "DIR", "write TensorBoard events of every evaluation there")
 
 
 @command(
@@ -76,7 +77,7 @@ def launch(parser: Parser) -> None:
     add_experiment(parser, "cpu, or cuda for one GPU per process, in turn", "after each tenth of the rounds")
     parser.add("--max-restarts", "N", "restart from checkpoints up to N times when a process dies", type=int)
     parser.add("--timeout", "S", "seconds to wait for a neighbour (default: 60)", type=float, default=60.0)
-    parser.add("--tensorboard", "DIR", "write TensorBoard events of every process there")
+    parser.add("--tensorboard", "DIR", "write TensorBoard events of every process there: its loss, bytes, waiting time")
     parser.add("--hosts", "A,B:2", "start on these hosts; HOST:N runs N clients on that host")
     parser.add("--rsh", None, "command that runs a command on a host (default: ssh)", default="ssh")
     flags = parser.add_argument_group("for torchrun", "passed on unchanged if --nnodes is above 1")

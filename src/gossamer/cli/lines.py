@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from gossamer.errors import ConvergenceWarning
+from gossamer.errors import ConvergenceWarning, TrackerWarning
 
 
 def mend_streams() -> None:
@@ -42,11 +42,11 @@ def visible(text: str) -> str:
 
 
 def show_warnings_as_lines() -> None:
-    """Print a ConvergenceWarning as one line, without its place in the code."""
+    """Print Gossamer's own warnings as one line, without their place in the code."""
     others = warnings.showwarning
 
     def show(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
-        if issubclass(category, ConvergenceWarning):
+        if issubclass(category, ConvergenceWarning | TrackerWarning):
             note(f"gossamer: {message}")
         else:
             others(message, category, *where, **more)

@@ -4,9 +4,10 @@ import contextlib
 import inspect
 import logging
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, Protocol, TypedDict
 
 from rich import progress as rp
 from rich.console import Console
@@ -25,6 +26,16 @@ _LONG_WORD = 12  # characters; longer words may be broken on a narrow terminal
 _PICTURES = (".png", ".pdf", ".svg")
 Bar = Callable[[str, float], tuple[Callable[[float], None], Callable[[], None]]]
 """Adds a bar with a name and a total; returns `show`, which moves it, and `begin`, which starts its clock."""
+_BESIDE = rp.TextColumn("{task.fields[beside]}")
+
+
+class Counter(Protocol):
+    """Moves the bar of a name, and shows a loss beside it."""
+
+    def __call__(self, name: str, done: int, loss: float | None = None) -> None:
+        """So many are done."""
+
+
 VERDICTS = {
     "holds": "[green]holds[/]",
     "does not hold": "[red]does not hold[/]",
@@ -144,14 +155,19 @@ def bars(quiet: bool) -> Iterator[Bar]:
 
 
 @contextlib.contextmanager
-def counters(quiet: bool, totals: Mapping[str, int]) -> Iterator[Callable[[str, int], None] | None]:
+def counters(quiet: bool, totals: Mapping[str, int]) -> Iterator[Counter | None]:
     """A bar per name on a terminal, moved by the function given; None when quiet or in a pipe."""
-    with terminal_bars(quiet, LABEL, rp.BarColumn(), rp.MofNCompleteColumn(), rp.TimeRemainingColumn()) as shown:
+    columns = (LABEL, rp.BarColumn(), rp.MofNCompleteColumn(), _BESIDE, rp.TimeRemainingColumn())
+    with terminal_bars(quiet, *columns) as shown:
         if shown is None:
             yield None
             return
-        tasks = {name: shown.add_task(escape(name), total=total) for name, total in totals.items()}
-        yield lambda name, done: shown.update(tasks[name], completed=done)
+        tasks = {name: shown.add_task(escape(name), total=total, beside="") for name, total in totals.items()}
+
+        def update(name: str, done: int, loss: float | None = None) -> None:
+            shown.update(tasks[name], completed=done, beside="" if loss is None else f"loss {loss:.4g}")
+
+        yield update
 
 
 class _Notes(logging.Handler):
@@ -199,9 +215,14 @@ def progress_hooks(experiment: Experiment, quiet: bool) -> Iterator[Hooks]:
 
 
 @contextlib.contextmanager
-def launch_progress(experiment: Experiment, quiet: bool) -> Iterator[Callable[[str, int, int], None]]:
-    """As `progress_hooks`, for runs in other processes, one seed after another."""
-    seeds, noted = experiment.spec.seeds, set[str]()
+def launch_progress(
+    experiment: Experiment, quiet: bool, seconds: float = 10.0
+) -> Iterator[Callable[[str, int, int, float | None], None]]:
+    """As `progress_hooks`, for runs in other processes, one seed after another, with the loss.
+
+    In a pipe there is a line per run, and another one every so many `seconds`.
+    """
+    seeds, noted = experiment.spec.seeds, dict[str, float]()
 
     def name(label: str, seed: int) -> str:
         return f"{label}, seed {seed}" if len(seeds) > 1 else label
@@ -209,15 +230,19 @@ def launch_progress(experiment: Experiment, quiet: bool) -> Iterator[Callable[[s
     runs = {name(label, seed): n for label, (_, n) in experiment.methods.items() for seed in seeds}
     with counters(quiet, runs) as update:
 
-        def show(label: str, seed: int, done: int) -> None:
+        def show(label: str, seed: int, done: int, loss: float | None) -> None:
             now = name(label, seed)
             if update is not None:
                 for run, rounds in runs.items():  # runs before the current one are finished
-                    update(run, done if run == now else rounds)
                     if run == now:
+                        update(run, done, loss)
                         break
+                    update(run, rounds)
             elif not quiet and now in runs and now not in noted:
-                noted.add(now)
+                noted[now] = time.monotonic()
                 note(f"{now}: {runs[now]:,} rounds, {experiment.problem.clients} processes")
+            elif not quiet and now in runs and loss is not None and time.monotonic() - noted[now] > seconds:
+                noted[now] = time.monotonic()
+                note(f"{now}: round {done:,} of {runs[now]:,}, loss {loss:.4g}")
 
         yield show

@@ -52,6 +52,13 @@ class Problem(ABC):
     def gradient(self, x: Tensor, batch: Tensor | None = None) -> Tensor:
         """Row i: client i's gradient at row i of x, over its data rows `batch[i]`, or over all of them."""
 
+    def batch_loss(self, x: Tensor, batch: Tensor | None = None) -> Tensor | None:
+        """(rows of x,): what `gradient` is the gradient of, for those who follow a run; None if it is not defined.
+
+        It takes a forward pass. Where `gradient` takes `buffers` and `seeds`, so does this; nothing is updated.
+        """
+        return None
+
     @abstractmethod
     def evaluate(self, models: Tensor) -> dict[str, Tensor]:
         """`loss` and `grad_norm` of f at each of the (k, d) models, in float64."""
@@ -210,12 +217,19 @@ class _OneOf(Problem):
         self.rows_per_client = whole.rows_per_client if counts is None else int(counts[client])
 
     def gradient(self, x: Tensor, batch: Tensor | None = None) -> Tensor:
-        own = slice(self.client, self.client + 1)
+        return self.whole.gradient(*self._among_all(x, batch))[self.client : self.client + 1]
+
+    def batch_loss(self, x: Tensor, batch: Tensor | None = None) -> Tensor | None:
+        losses = self.whole.batch_loss(*self._among_all(x, batch))
+        return None if losses is None else losses[self.client : self.client + 1]
+
+    def _among_all(self, x: Tensor, batch: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """The model at every client, and the batch at this one."""
         every = None
         if batch is not None:
             every = batch.new_zeros(self.whole.clients, batch.shape[1])
-            every[own] = batch
-        return self.whole.gradient(x.expand(self.whole.clients, self.d).contiguous(), every)[own]
+            every[self.client] = batch[0]
+        return x.expand(self.whole.clients, self.d).contiguous(), every
 
     def evaluate(self, models: Tensor) -> dict[str, Tensor]:
         return self.whole.evaluate(models)
@@ -237,12 +251,17 @@ def in_groups(models: Tensor) -> Iterator[Tensor]:
     yield from torch.split(torch.cat([models, models.new_zeros(short, models.shape[1])]), TOGETHER)
 
 
+def chosen_rows(rows: Tensor, batch: Tensor | None) -> Tensor:
+    """Each client's rows `batch`: (S, clients, b, d), or all: (clients, rows, d); `rows` is (clients, rows, d)."""
+    if batch is None:
+        return rows
+    client = torch.arange(len(rows), device=rows.device)[:, None]
+    return rows[client, batch.view(-1, len(rows), batch.shape[1])]
+
+
 def mean_of_rows(rows: Tensor, batch: Tensor | None) -> Tensor:
     """Mean of each client's rows `batch`: (S, clients, d), or of all: (clients, d); `rows` is (clients, rows, d)."""
-    if batch is None:
-        return rows.mean(dim=1)
-    client = torch.arange(len(rows), device=rows.device)[:, None]
-    return rows[client, batch.view(-1, len(rows), batch.shape[1])].mean(dim=2)
+    return chosen_rows(rows, batch).mean(dim=-2)
 
 
 def as_device(device: str | torch.device) -> torch.device:

@@ -93,6 +93,22 @@ class LinearModel(DataProblem):
             data = torch.stack([self._full(models) for models in seeds]).view(x.shape)
         return data + self._regulariser_gradient(x)
 
+    def batch_loss(self, x: Tensor, batch: Tensor | None = None) -> Tensor:
+        """Mean loss of each client's rows plus the regulariser, client by client."""
+        rows, every = self.rows, list(self.rows.by_client())
+        index = None if batch is None else rows.index(batch)
+        matrix = None if rows.sparse is None else rows.sparse.matrix
+        found = []
+        for i, model in enumerate(x.view(-1, self.outputs, self.features)):
+            which = every[i % rows.clients] if index is None else index[i]
+            if matrix is None:
+                z = model @ rows.features[which].T
+            else:
+                some = which.numpy() if isinstance(which, Tensor) else which
+                z = torch.from_numpy((matrix[some] @ model.numpy().T).T)
+            found.append(self.losses(z, rows.labels[which]).mean(dtype=torch.float64))
+        return torch.stack(found) + self._regulariser(x.double())
+
     def _full(self, models: Tensor) -> Tensor:
         """The gradients of the losses at one model per client, (clients, outputs, features), over all rows."""
         rows = self.rows
@@ -119,8 +135,7 @@ class LinearModel(DataProblem):
         """Losses (k,) and gradients (k, d) at (k, d) models, in the problem's dtype or another; summed in float64."""
         rows, wide, dtype = self.rows, models.double(), dtype or self.dtype
         x = wide.to(dtype).view(-1, self.features)
-        square = wide * wide
-        loss = self.nonconvex * (square / (1 + square)).sum(dim=1) + self.l2 / 2 * square.sum(dim=1)
+        loss = self._regulariser(wide)
         gradient = self._regulariser_gradient(wide)
         if self._examples is not None:
             data, slope = linear_measures(self._examples, wide.to(dtype), derive=True)
@@ -203,6 +218,10 @@ class LinearModel(DataProblem):
         start = self.x0().double().cpu().numpy()
         found = minimize(value, start, jac=True, method="L-BFGS-B", options={"maxiter": 5000, "ftol": 0, "gtol": 1e-10})
         return float(found.fun)
+
+    def _regulariser(self, x: Tensor) -> Tensor:
+        square = x * x
+        return self.nonconvex * (square / (1 + square)).sum(dim=1) + self.l2 / 2 * square.sum(dim=1)
 
     def _regulariser_gradient(self, x: Tensor) -> Tensor:
         if self.nonconvex and not self.l2:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from gossamer.errors import InputError, check_integer, check_nonnegative, check_positive
-from gossamer.problems.base import Facts, Problem, as_device, as_dtype, check_finite, mean_of_rows
+from gossamer.problems.base import Facts, Problem, as_device, as_dtype, check_finite, chosen_rows, mean_of_rows
 from gossamer.registry import objectives
 
 
@@ -61,6 +61,11 @@ class Quadratic(Problem):
         """D_i (x_i - mean of the chosen centres)."""
         away = x.view(-1, self.clients, self.d) - mean_of_rows(self.centres, batch)
         return (self.curvature * away).view(x.shape)
+
+    def batch_loss(self, x: Tensor, batch: Tensor | None = None) -> Tensor:
+        """Mean over the chosen centres of 1/2 (x_i - c)' D_i (x_i - c)."""
+        away = x.view(-1, self.clients, 1, self.d) - chosen_rows(self.centres, batch)
+        return (self.curvature[:, None] * away.square()).sum(dim=-1).mean(dim=-1).flatten() / 2
 
     def evaluate(self, models: Tensor) -> dict[str, Tensor]:
         """In closed form, in float64."""

@@ -38,6 +38,12 @@ class SinePL(Problem):
         common = (2 * x + 3 * sine).view(-1, self.clients, self.d)
         return (common + mean_of_rows(self.slopes, batch)).view(x.shape)
 
+    def batch_loss(self, x: Tensor, batch: Tensor | None = None) -> Tensor:
+        """f_i with the mean of the chosen slopes."""
+        own = x.view(-1, self.clients, self.d)
+        slopes = mean_of_rows(self.slopes, batch)
+        return (own.square() + 3 * torch.sin(own).square() + slopes * own).sum(dim=-1).flatten()
+
     def content(self) -> Sequence[Any]:
         """The slopes."""
         return [self.slopes]

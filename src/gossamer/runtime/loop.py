@@ -12,6 +12,8 @@ from typing import Protocol
 from gossamer.errors import NonFiniteError, StoppedError
 from gossamer.kernels import compile_seconds
 from gossamer.records.schema import Row
+from gossamer.records.typed import Settings
+from gossamer.trackers.base import Event, Trackers
 
 logger = logging.getLogger("gossamer")
 _SHOW_SECONDS = 0.1  # between two calls of a progress function
@@ -49,6 +51,11 @@ class Hook:
     def looks_at_rounds(cls) -> bool:
         """Whether it does something in every round, and so must see each of them once."""
         return cls.before is not Hook.before or cls.after is not Hook.after
+
+    @classmethod
+    def looks_at_rows(cls) -> bool:
+        """Whether it looks at evaluations, which are then not kept waiting for long."""
+        return cls.recorded is not Hook.recorded
 
     def recorded(self, label: str, seed: int, row: Row) -> None:
         """After an evaluation was added to a record. Evaluations are done many at a time, so this may be later."""
@@ -125,6 +132,24 @@ class ShowProgress(Hook):
         if now - self._shown > _SHOW_SECONDS or loop.t == loop.rounds:
             self._show(loop.t)
             self._shown = now
+
+
+class TellTrackers(Hook):
+    """Tells trackers of every evaluation; of a run's settings before its first."""
+
+    def __init__(self, trackers: Trackers, settings: Callable[[str, int], Settings]) -> None:
+        self._trackers, self._settings = trackers, settings
+        self._begun: set[tuple[str, int]] = set()
+
+    def recorded(self, label: str, seed: int, row: Row) -> None:
+        """The columns of the row, and bytes."""
+        if (label, seed) not in self._begun:
+            self._begun.add((label, seed))
+            self._trackers.begin(label, seed, None, self._settings(label, seed))
+        values = {name: value for name, value in row.columns().items() if name != "round"}
+        if row.bits is not None:
+            values["bytes"] = row.bits / 8
+        self._trackers.event(Event(label, seed, row.round, values))
 
 
 class SaveCheckpoints(Hook):

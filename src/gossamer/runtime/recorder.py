@@ -134,6 +134,7 @@ class Recorder(Hook):
     ) -> None:
         sim = self.simulation = simulation
         self.saving, self.folder = saving, saving.folder
+        self._is_followed = self.folder is not None or any(hook.looks_at_rows() for hook in saving.hooks)
         sim.replayed.is_allowed = not any(hook.looks_at_rounds() for hook in saving.hooks)
         self.about = about
         if measures:
@@ -289,14 +290,14 @@ class Recorder(Hook):
         """The first row; from the first moment on, there is something to read."""
         if loop.t == 0:
             self._snapshot()
-        if self.folder is not None:
+        if self._is_followed:
             self._flush()
 
     def after(self, loop: Loop) -> None:
         """A row, if one is due."""
         if loop.is_due(loop.t):
             self._snapshot()
-        if self.folder is not None and time.monotonic() - self._flushed > _FLUSH_SECONDS:
+        if self._is_followed and time.monotonic() - self._flushed > _FLUSH_SECONDS:
             self._flush()
 
     def _finish(self) -> None:

@@ -11,7 +11,9 @@ from gossamer.compression.base import CODECS, Codec
 from gossamer.errors import InputError, check_bool, check_callable, check_choice, check_integer
 from gossamer.files import alone_in
 from gossamer.problems.base import Problem
+from gossamer.records.identity import settings
 from gossamer.records.runs import Run, Runs
+from gossamer.records.typed import Settings
 from gossamer.runtime.arguments import (
     by_label,
     check_batch_size,
@@ -20,8 +22,9 @@ from gossamer.runtime.arguments import (
     checked_seeds,
     labelled,
 )
+from gossamer.runtime.exchange.rows import network_of
 from gossamer.runtime.gradients.local import LocalSteps, check_local, for_local_steps
-from gossamer.runtime.loop import Hook
+from gossamer.runtime.loop import Hook, TellTrackers
 from gossamer.runtime.measure import Measure
 from gossamer.runtime.planning.memory import Demand, seeds_at_once
 from gossamer.runtime.planning.pace import usual_interval
@@ -31,6 +34,7 @@ from gossamer.runtime.simulation import Simulation
 from gossamer.runtime.start import X0, describe_start
 from gossamer.runtime.tuning.caution import warn_of_gamma
 from gossamer.topology import Mixing
+from gossamer.trackers.base import Heard, Trackers
 
 
 def simulate(
@@ -48,6 +52,7 @@ def simulate(
     local: LocalSteps | None = None,
     measures: Sequence[Measure] = (),
     hooks: Sequence[Hook] = (),
+    trackers: Sequence[Heard] = (),
     record_dir: str | Path | None = None,
     checkpoint_every: int | None = None,
     resume: bool = False,
@@ -76,7 +81,9 @@ def simulate(
         local: Steps of an optimiser that each client takes on its own, in place of one gradient: see `LocalSteps`.
         measures: What to record beside the usual columns, such as the errors of BEER's proof, for
             `gossamer theory --check`: `gossamer.paper.omegas.Omegas()`, with `eval_every=1`.
-        hooks: Your own code around the rounds, such as a logger: see `gossamer.runtime.loop.Hook`.
+        hooks: Your own code around the rounds: see `gossamer.runtime.loop.Hook`.
+        trackers: Hear of every evaluation: `gossamer.trackers.TensorBoard("folder")`, other `gossamer.trackers`, or
+            functions that take an `Event`.
         record_dir: A folder in which each run's record is written as it grows, with checkpoints while it runs and the
             final models at the end.
         checkpoint_every: Rounds between checkpoints; by default one is written every minute.
@@ -109,6 +116,7 @@ def simulate(
         local=local,
         measures=measures,
         hooks=hooks,
+        trackers=trackers,
         record_dir=record_dir,
         checkpoint_every=checkpoint_every,
         resume=resume,
@@ -133,6 +141,7 @@ def sweep(
     local: LocalSteps | Mapping[str, LocalSteps | None] | None = None,
     measures: Sequence[Measure] = (),
     hooks: Sequence[Hook] = (),
+    trackers: Sequence[Heard] = (),
     record_dir: str | Path | None = None,
     checkpoint_every: int | None = None,
     resume: bool = False,
@@ -170,6 +179,7 @@ def sweep(
         for measure in measures:
             measure.check(one)
         warn_of_gamma(one, problem.d, mixing.rho)
+    followers = Trackers(trackers)
     check_bool("resume", resume)
     check_callable("should_stop", should_stop)
     check_callable("progress", progress)
@@ -177,15 +187,26 @@ def sweep(
         raise InputError("Checkpoints are written to `record_dir`; name a folder.")
     every = None if checkpoint_every is None else check_integer("checkpoint_every", checkpoint_every, 1)
     folder = None if record_dir is None else record_folder(record_dir, named, chosen, fresh=not resume)
-    saving = Saving(folder, every, resume, should_stop, hooks)
 
     common: dict[str, Any] = {"batch_size": batch_size, "eval_every": eval_every, "codec": codec}
     common |= {"x0": describe_start(x0, problem), "surrogates": surrogates}
+
+    def about(label: str) -> dict[str, Any]:
+        steps = locals_.get(label)
+        return {"label": label, "rounds": lengths[label], **common} | ({} if steps is None else {"local": repr(steps)})
+
+    def described(label: str, seed: int) -> Settings:
+        return settings(named[label], problem, network_of(named[label], mixing), about(label), seed)
+
+    hooks = [*hooks, TellTrackers(followers, described)] if followers else hooks
+    saving = Saving(folder, every, resume, should_stop, hooks)
     runs = Runs()
-    with contextlib.nullcontext() if folder is None else alone_in(folder, reenter=True):
+    with (
+        contextlib.nullcontext() if folder is None else alone_in(folder, reenter=True),
+        contextlib.closing(followers),
+    ):
         for label, one in named.items():
             many, steps = lengths[label], locals_.get(label)
-            about = {"label": label, "rounds": many, **common} | ({} if steps is None else {"local": repr(steps)})
 
             def start(some: Sequence[int], one: Algorithm = one, steps: LocalSteps | None = steps) -> Simulation:
                 return Simulation(one, problem, mixing, some, batch_size, x0, codec, surrogates=surrogates, local=steps)
@@ -193,5 +214,5 @@ def sweep(
             evaluations = many // (eval_every or usual_interval(many)) + 1
             demand = Demand(one, problem, mixing, batch_size, surrogates, evaluations, steps)
             at_once = seeds_at_once(demand, label, len(chosen))
-            runs += record_seeds(start, chosen, about, saving, progress, measures, at_once)
+            runs += record_seeds(start, chosen, about(label), saving, progress, measures, at_once)
     return runs

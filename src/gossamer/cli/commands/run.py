@@ -17,6 +17,7 @@ from gossamer.report import convergence_figure, result_table, summarize
 from gossamer.runtime.experiment import Experiment, prepare
 from gossamer.runtime.planning.jobs import run_over_cores, usual_jobs
 from gossamer.spec import load_spec
+from gossamer.trackers.tensorboard import TensorBoard
 
 _FIGURE = "convergence.png"
 
@@ -42,13 +43,15 @@ def run(options: argparse.Namespace) -> int:
         check_integer("checkpoint-every", options.checkpoint_every, 1)
     if options.jobs is not None:
         check_integer("jobs", options.jobs, 1)
+    trackers = [] if options.tensorboard is None else [TensorBoard(options.tensorboard)]
     folder.mkdir(parents=True, exist_ok=True)
     with alone_in(folder):
         make_room(folder, experiment, force=options.force, resume=options.resume)
-        return _simulate(experiment, folder, options, checkpoint_every=options.checkpoint_every, resume=options.resume)
+        how = {"checkpoint_every": options.checkpoint_every, "resume": options.resume, "trackers": trackers}
+        return _simulate(experiment, folder, options, **how)
 
 
-def _simulate(experiment: Experiment, folder: Path, options: argparse.Namespace, **saving: Any) -> int:
+def _simulate(experiment: Experiment, folder: Path, options: argparse.Namespace, **how: Any) -> int:
     try:
         with (
             resume_news(options.quiet),
@@ -57,7 +60,7 @@ def _simulate(experiment: Experiment, folder: Path, options: argparse.Namespace,
         ):
             jobs = vars(options).get("jobs") or usual_jobs(experiment)
             run_it = experiment.run if jobs == 1 else partial(run_over_cores, experiment, jobs)
-            runs = run_it(record_dir=folder, should_stop=should_stop, **saving, **hooks)
+            runs = run_it(record_dir=folder, should_stop=should_stop, **how, **hooks)
         return show_results([run.record for run in runs], experiment, folder, options)
     except StoppedError as error:
         raise StoppedError(f"{error} Resume it with `gossamer run ... -o {folder} --resume`.") from None

@@ -9,6 +9,7 @@ import contextlib
 import enum
 import json
 import logging
+import math
 import os
 import shutil
 import sys
@@ -33,6 +34,8 @@ class Kind(enum.StrEnum):
     """What an event is about."""
 
     PROGRESS = "progress"
+    LOSS = "loss"
+    """A rank's loss on its last minibatch."""
     NOTE = "note"
     """A message for the user, unless quiet."""
     WARNING = "warning"
@@ -56,6 +59,8 @@ class Event:
     label: str = ""
     seed: int = 0
     done: int = 0
+    loss: float = math.inf
+    """Infinite if it is not known."""
 
     def line(self) -> bytes:
         """The event as one line of JSON."""
@@ -74,6 +79,25 @@ class Event:
         except (ValueError, TypeError, KeyError, RecursionError):
             return None
         return event if all(type(getattr(event, field.name)) is field.type for field in fields(cls)) else None
+
+
+class Losses:
+    """The last minibatch loss of each rank, in the run of which one heard last."""
+
+    def __init__(self) -> None:
+        self._run: tuple[str, int] | None = None
+        self._known: dict[int, float] = {}
+
+    def note(self, event: Event) -> None:
+        """What a rank has told."""
+        if (event.label, event.seed) != self._run:
+            self._run, self._known = (event.label, event.seed), {}
+        if event.loss != math.inf:
+            self._known[event.rank] = event.loss
+
+    def mean(self) -> float | None:
+        """Over the ranks of which one is known."""
+        return sum(self._known.values()) / len(self._known) if self._known else None
 
 
 _DEFAULTS = {field.name: field.default for field in fields(Event)}
@@ -108,8 +132,8 @@ class Launcher:
         threading.Thread(target=self._listen, name="gossamer-launcher", daemon=True).start()
 
     def send(self, event: Event) -> None:
-        """Send an event; progress is dropped while the pipe is full."""
-        deadline = time.monotonic() + (0.0 if event.kind is Kind.PROGRESS else _SEND_SECONDS)
+        """Send an event; progress and losses are dropped while the pipe is full."""
+        deadline = time.monotonic() + (0.0 if event.kind in (Kind.PROGRESS, Kind.LOSS) else _SEND_SECONDS)
         while True:
             try:
                 os.write(self._events, event.line())

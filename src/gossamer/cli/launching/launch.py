@@ -13,7 +13,7 @@ from typing import NoReturn
 from gossamer.cli.arguments import TORCHRUN
 from gossamer.cli.commands.data import downloads
 from gossamer.cli.commands.run import make_room
-from gossamer.cli.launching.events import Event, Kind
+from gossamer.cli.launching.events import Event, Kind, Losses
 from gossamer.cli.launching.fleet import Fleet, Host, Job, Torchrun
 from gossamer.cli.launching.hosts import SeveralHosts, parse_hosts
 from gossamer.cli.launching.rank import be_a_rank, finished_records, prepared, show_launched
@@ -24,8 +24,8 @@ from gossamer.errors import InputError, RunError, StoppedError, check_integer, c
 from gossamer.files import alone_in
 from gossamer.paper import spec_path
 from gossamer.runtime.experiment import Experiment
-from gossamer.runtime.processes.tensorboard import check_tensorboard
 from gossamer.runtime.tuning.caution import warn_of_gamma
+from gossamer.trackers.tensorboard import TensorBoard
 
 
 def launch(options: argparse.Namespace) -> int:
@@ -37,7 +37,7 @@ def launch(options: argparse.Namespace) -> int:
         if getattr(options, name) is not None:
             check_integer(name.replace("_", "-"), getattr(options, name), 0 if name == "max_restarts" else 1)
     if options.tensorboard is not None:
-        check_tensorboard()
+        TensorBoard(options.tensorboard)  # refused now if it cannot be written later
     if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
         return be_a_rank(options, _folder(options))
     return _start(options)
@@ -120,12 +120,14 @@ def _starter(options: argparse.Namespace, clients: int) -> Callable[[Path, int |
 
 def _run(fleet: Fleet, experiment: Experiment, options: argparse.Namespace) -> LaunchOutcome:
     """Run until every rank has ended. Ctrl-C and SIGTERM stop all ranks after the same round."""
-    shown = set()
+    shown, losses = set(), Losses()
     with stop_signals() as should_stop, launch_progress(experiment, options.quiet) as progress:
 
         def show(event: Event) -> None:
-            if event.kind is Kind.PROGRESS:
-                progress(event.label, event.seed, event.done)
+            if event.kind in (Kind.PROGRESS, Kind.LOSS):
+                losses.note(event)
+                if event.kind is Kind.PROGRESS:
+                    progress(event.label, event.seed, event.done, losses.mean())
             elif event.sentence not in shown and (not options.quiet or event.kind is Kind.WARNING):
                 shown.add(event.sentence)
                 note(event.sentence)
@@ -147,8 +149,9 @@ def _worker_arguments(options: argparse.Namespace) -> Iterator[str]:
     for name in ("data_dir", "device", "timeout", "checkpoint_every", "tensorboard"):
         if getattr(options, name) is not None:
             yield from (f"--{name.replace('_', '-')}", str(getattr(options, name)))
-    if options.resume:
-        yield "--resume"
+    for name in ("resume", "quiet"):
+        if getattr(options, name):
+            yield f"--{name}"
 
 
 def _variables(is_here: bool) -> dict[str, str]:

@@ -3,6 +3,7 @@
 import argparse
 import contextlib
 import logging
+import math
 import os
 import socket
 import sys
@@ -25,6 +26,7 @@ from gossamer.report import links_table, write_links
 from gossamer.runtime.experiment import Experiment, prepare
 from gossamer.runtime.processes.worker import Work, work
 from gossamer.spec import load_spec
+from gossamer.trackers.tensorboard import TensorBoard
 
 logger = logging.getLogger("gossamer")
 
@@ -143,7 +145,7 @@ def _work(options: argparse.Namespace, folder: Path, rank: int, attempt: int, la
             checkpoint_every=options.checkpoint_every,
             resume=options.resume or attempt > 0,
             is_reporter=os.environ.get("GOSSAMER_REPORTER") == "1",
-            tensorboard=None if options.tensorboard is None else Path(options.tensorboard),
+            trackers=[] if options.tensorboard is None else [TensorBoard(options.tensorboard)],
             progress=stack.enter_context(_telling(rank, experiment, options, launcher)),
             should_stop=lambda: is_signalled() or (launcher is not None and launcher.wants_stop),
         )
@@ -155,15 +157,25 @@ def _work(options: argparse.Namespace, folder: Path, rank: int, attempt: int, la
 @contextlib.contextmanager
 def _telling(
     rank: int, experiment: Experiment, options: argparse.Namespace, launcher: Launcher | None
-) -> Iterator[Callable[[str, int, int], None] | None]:
-    """How a rank shows its progress: rank 0 on the terminal, or one rank of the first host through its launcher."""
-    is_first = rank == 0
-    if launcher is not None:
-        is_first = os.environ.get("GOSSAMER_REPORTER") == "1" and os.environ.get("LOCAL_RANK") == "0"
-    if not is_first or options.quiet:
+) -> Iterator[Callable[[str, int, int, float | None], None] | None]:
+    """How a rank shows its progress and its loss: rank 0 on the terminal, or each through its launcher.
+
+    One rank of the first host tells the launcher how far the run is, and the others their loss when it is new.
+    """
+    if options.quiet or (launcher is None and rank > 0):
         yield None
-    elif launcher is None:
+        return
+    if launcher is None:
         with launch_progress(experiment, options.quiet) as show:
             yield show
-    else:
-        yield lambda label, seed, done: launcher.send(Event(Kind.PROGRESS, rank, label=label, seed=seed, done=done))
+        return
+    is_first = os.environ.get("GOSSAMER_REPORTER") == "1" and os.environ.get("LOCAL_RANK") == "0"
+    kind, told = Kind.PROGRESS if is_first else Kind.LOSS, list[float | None]([None])
+
+    def tell(label: str, seed: int, done: int, loss: float | None) -> None:
+        if is_first or loss != told[0]:
+            told[0] = loss
+            known = math.inf if loss is None else loss
+            launcher.send(Event(kind, rank, label=label, seed=seed, done=done, loss=known))
+
+    yield tell

@@ -81,7 +81,7 @@ def _attempt(
 
     def handle(event: Event) -> None:
         nonlocal failed_at
-        if event.kind in (Kind.PROGRESS, Kind.NOTE, Kind.WARNING):
+        if event.kind in (Kind.PROGRESS, Kind.LOSS, Kind.NOTE, Kind.WARNING):
             show(event)
             return
         if event.kind is Kind.END:

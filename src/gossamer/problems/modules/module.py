@@ -228,6 +228,30 @@ class ModuleProblem(DataProblem):
                 loss = self._loss(self.module, leaf, own, inputs[i], labels[i])
                 out[i] = torch.autograd.grad(loss, leaf)[0]
 
+    def batch_loss(
+        self, x: Tensor, batch: Tensor | None = None, buffers: Buffers | None = None, seeds: Tensor | None = None
+    ) -> Tensor:
+        """The loss of each client in training mode, client by client; its buffers stay as they are."""
+        rows, clients = self.rows, list(self.rows.by_client())
+        index = None if batch is None else rows.index(batch)
+        buffers = self.new_buffers(len(x)) if buffers is None else buffers
+        losses = torch.zeros(len(x), dtype=torch.float64, device=self.device)
+        with torch.no_grad(), own_generator(self.device, enabled=self.is_random):
+            for i, flat in enumerate(x):
+                own = {name: b[i].clone() for name, b in buffers.items()}
+                mine = clients[i % self.clients]
+                count = mine.stop - mine.start
+                pieces = -(-count // _ROWS) if index is None else 1  # as `_full_gradient` takes them
+                for piece in range(pieces):
+                    begin, end = (mine.start + count * k // pieces for k in (piece, piece + 1))
+                    some = slice(begin, end) if index is None else index[i]
+                    if seeds is not None:
+                        torch.manual_seed(int(seeds[i]) + piece)
+                    labels = rows.labels[some]
+                    share = 1.0 if index is not None else (end - begin) / count
+                    losses[i] += share * self._loss(self.module, flat, own, rows.inputs(some), labels).double()
+        return losses
+
     def _loss(self, module: nn.Module, flat: Tensor, buffers: Buffers, inputs: Tensor, labels: Tensor) -> Tensor:
         return self.loss(functional_call(module, self._named(flat) | buffers, (inputs,)), labels)
 

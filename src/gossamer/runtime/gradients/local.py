@@ -77,10 +77,10 @@ class LocalSteps:
             if odd := more.keys() - _defaults(self):
                 raise InputError(f"{optimizer.__name__} has no setting {min(odd)!r} for a group of parameters.")
 
-    def make(self, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
+    def make(self, groups: Sequence[Mapping[str, Any]]) -> torch.optim.Optimizer:
         """The optimiser of these groups of parameters."""
         first = {} if self.schedule is None else {"lr": self.schedule(0)}
-        return self.optimizer(groups, **(self.settings | first))
+        return self.optimizer([dict(group) for group in groups], **(self.settings | first))
 
     @property
     def kept_per_coordinate(self) -> int:

@@ -26,6 +26,8 @@ class BatchOracle(Oracle):
         self.problem, self.streams, self.t, self.batch_size = problem, streams, t, batch_size
         self.buffers, self._before = buffers, buffers
         self._batches: dict[str, Tensor] = {}
+        self.asked: list[tuple[Tensor, Tensor | None]] | None = None
+        """Set it to a list before a round whose loss is wanted: it gets the point and the rows of each gradient."""
 
     def __call__(self, x: Tensor) -> Tensor:
         """On this round's minibatch."""
@@ -38,6 +40,8 @@ class BatchOracle(Oracle):
     def samples(self, x: Tensor, *, whole: bool = False, purpose: str = "batch") -> Samples:
         """Row by row: each data row is a batch of its own, and they all stand beside one another like seeds."""
         problem, rows = self.problem, None if whole else self._minibatch(purpose)
+        if self.asked is not None:
+            self.asked.append((x, rows))
         if problem.has_buffers or problem.is_random or problem.least_batch > 1:
             raise InputError("Batch norm and dropout do not allow the gradient of a single data row.")
         counts = problem.row_counts
@@ -61,12 +65,31 @@ class BatchOracle(Oracle):
         high = self.problem.rows_per_client if counts is None else counts
         return self.streams.at(self.t, purpose).below(high, rows)
 
-    def _gradient(self, x: Tensor, batch: Tensor | None) -> Tensor:
+    def loss(self) -> float | None:
+        """The mean loss over clients where the round asked for its first gradient, and on the rows that it had there.
+
+        With local steps, that is before the first step. It takes a forward pass; None where the problem has no
+        `batch_loss`, or the round took no such gradient.
+        """
+        if not self.asked:
+            return None
+        x, batch = self.asked[0]
+        losses = self.problem.batch_loss(x, batch, **self._extras())
+        return None if losses is None else float(losses.double().mean())
+
+    def _extras(self) -> dict[str, Any]:
+        """What a problem takes beside models and rows: copies of the buffers, and seeds."""
         more: dict[str, Any] = {}
         if self.problem.has_buffers:
-            more["buffers"] = {name: buffer.clone() for name, buffer in self._before.items()}
+            more["buffers"] = {name: buffer.clone() for name, buffer in of_module(self._before).items()}
         if self.problem.is_random:
             more["seeds"] = self.streams.at(self.t, "module").seeds()
+        return more
+
+    def _gradient(self, x: Tensor, batch: Tensor | None) -> Tensor:
+        if self.asked is not None:
+            self.asked.append((x, batch))
+        more = self._extras()
         gradient = self.problem.gradient(x, batch, **more)
         if more.get("buffers") and self.buffers is self._before:
             self.buffers = more["buffers"]
@@ -102,6 +125,8 @@ class LocalOracle(BatchOracle):
         own = {name: buffer.clone() for name, buffer in of_module(self._before).items()}
         drawn = None if b is None else self._drawn("batch", many * b)
         seeds = self.streams.at(self.t, "module").seeds() if problem.is_random else None
+        if self.asked is not None:
+            self.asked.append((x, None if drawn is None else drawn[:, :b]))
 
         def gradient(y: Tensor, k: int) -> Tensor:
             more: dict[str, Any] = {"buffers": own} if problem.has_buffers else {}

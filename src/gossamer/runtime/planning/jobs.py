@@ -6,11 +6,12 @@ are those of `Experiment.run`, and so are the results, which are read from the f
 
 import logging
 import os
+import pickle
 import signal
 import threading
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
@@ -21,7 +22,7 @@ from typing import Any
 import torch
 
 from gossamer.algorithms.base import Algorithm
-from gossamer.errors import ConvergenceWarning, GossamerError, InputError, RunError, StoppedError
+from gossamer.errors import ConvergenceWarning, GossamerError, InputError, RunError, StoppedError, TrackerWarning
 from gossamer.files import alone_in, work_for_holder
 from gossamer.records.runs import Runs
 from gossamer.runtime.experiment import Experiment, build_problem
@@ -95,6 +96,7 @@ def run_over_cores(
     """
     if "hooks" in how:
         raise InputError("Hooks need all runs in one process; leave out `jobs`.")
+    _check_portable(how.get("trackers", ()))
     networks = {label: experiment.networks.get(label, experiment.mixing) for label in experiment.methods}
     task = _Task(
         experiment.spec,
@@ -111,6 +113,17 @@ def run_over_cores(
     with alone_in(record_dir, reenter=True):
         _Team(task, progress, on_method, should_stop).run()
         return experiment.run(record_dir=record_dir, **{**how, "resume": True})
+
+
+def _check_portable(trackers: Sequence[object]) -> None:
+    """Refuse trackers that other processes cannot have."""
+    for one in trackers:
+        try:
+            pickle.dumps(one)
+        except Exception:  # as each class likes
+            raise InputError(
+                f"The tracker {one!r} cannot be pickled, so that other processes cannot have it; leave out `jobs`."
+            ) from None
 
 
 class _Team:
@@ -170,7 +183,7 @@ class _Team:
                 name, level, message = what
                 logging.getLogger(name).log(level, "%s", message)
             elif kind == "warning":
-                warnings.warn(what[0], ConvergenceWarning, stacklevel=2)
+                warnings.warn(what[0], what[1], stacklevel=2)
 
 
 class _Process:
@@ -234,10 +247,15 @@ def _begin(task: _Task, events: Any, stop: Any, parent: int) -> None:
     log.addHandler(_Forward(events))
     log.setLevel(logging.INFO)
     log.propagate = False
-    warnings.showwarning = lambda message, *_, **__: events.put(("warning", str(message)))
+    warnings.showwarning = lambda message, kind, *_, **__: events.put(("warning", str(message), _own(kind)))
     work_for_holder(task.folder)
     _process = _Process(task, events, stop, parent)
     threading.Thread(target=_process.watch, daemon=True).start()
+
+
+def _own(kind: type[Warning]) -> type[Warning]:
+    """As what a warning of a process is shown."""
+    return TrackerWarning if issubclass(kind, TrackerWarning) else ConvergenceWarning
 
 
 def _work(label: str) -> None:

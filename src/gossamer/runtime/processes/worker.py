@@ -1,11 +1,12 @@
 """A spec across real processes: what each rank does between its start and the merged record."""
 
+import contextlib
 import hashlib
 import itertools
 import logging
 import os
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,9 +30,10 @@ from gossamer.runtime.processes.client import Client
 from gossamer.runtime.processes.journal import Journal
 from gossamer.runtime.processes.merge import RankResult, merge
 from gossamer.runtime.processes.ranks import Ranks
-from gossamer.runtime.processes.tensorboard import Watch
+from gossamer.runtime.processes.reporting import counted, tell
 from gossamer.runtime.start import describe_start, starting_models
 from gossamer.streams import Streams
+from gossamer.trackers.base import Heard, Trackers
 
 logger = logging.getLogger(__name__)
 
@@ -47,9 +49,10 @@ class Work:
     resume: bool = False
     is_reporter: bool = False
     """Whether this process is on the host where records are wanted; if none is, rank 0 writes them."""
-    tensorboard: Path | None = None
-    progress: Callable[[str, int, int], None] | None = None
-    """Hears the label, the seed and the rounds done."""
+    trackers: Sequence[Heard] = ()
+    """Hear what this rank counts, and its minibatch loss, at every evaluation."""
+    progress: Callable[[str, int, int, float | None], None] | None = None
+    """Hears the label, the seed, the rounds done, and the last known loss of a minibatch."""
     should_stop: Callable[[], bool] = lambda: False
 
 
@@ -182,12 +185,17 @@ class _Runner(Hook):
         )
         self.buffers = problem.new_buffers(1)
         self.loop = Loop(self, task.label, task.rounds, task.eval_every, self._hooks())
-        self.watch = Watch(self.how.tensorboard, f"{Path(record_name(task.label, task.seed)).stem}/client{rank}")
+        self.trackers = Trackers(self.how.trackers)
+        self.oracle: BatchOracle | None = None
+        """Of the last round."""
+        self.batch_loss: float | None = None
+        """The last one that is known."""
 
     def run(self) -> RankResult:
         client = self.client
         try:
-            with torch.no_grad(), self.watch:
+            with torch.no_grad(), contextlib.closing(self.trackers):
+                self.trackers.begin(self.task.label, self.task.seed, client.rank, self.task.settings)
                 self._begin()
                 self.loop.run()
                 client.session.settle()
@@ -255,8 +263,9 @@ class _Runner(Hook):
         given = problem, client.streams, client.t, self.worker.spec.batch_size, self.buffers
         local = self.task.local
         oracle = BatchOracle(*given) if local is None else LocalOracle(local, *given)
+        oracle.asked = [] if measure and (self.trackers or self.how.progress) else None
         client.step(oracle, self.task.method.lr_at(client.t), measure=measure)
-        self.buffers = oracle.buffers
+        self.buffers, self.oracle = oracle.buffers, oracle
 
     def _hooks(self) -> list[Hook]:
         how, task, client = self.how, self.task, self.client
@@ -264,7 +273,7 @@ class _Runner(Hook):
         hooks.append(SaveCheckpoints(self._save, self.every, lambda loop: loop.t in (loop.rounds, client.stop)))
         if how.progress is not None:
             show = how.progress
-            hooks.append(ShowProgress(lambda t: show(task.label, task.seed, t)))
+            hooks.append(ShowProgress(lambda t: show(task.label, task.seed, t, self.batch_loss)))
         return [*hooks, _StopTogether(client)]
 
     def before(self, loop: Loop) -> None:
@@ -273,9 +282,11 @@ class _Runner(Hook):
             self.client.ask_to_stop()
 
     def after(self, loop: Loop) -> None:
-        """Note what the record needs, if an evaluation is due."""
+        """Note what the record and those who follow the run need, if an evaluation is due."""
         if loop.is_due(loop.t):
+            self.batch_loss = None if self.oracle is None else self.oracle.loss()
             self._note()
+        self.oracle = None
 
     def _save(self) -> None:
         tensors, facts = self.client.save()
@@ -283,21 +294,10 @@ class _Runner(Hook):
         self.checkpoints.save(self.client.t, tensors, facts | {"seconds": self.loop.seconds})
 
     def _note(self) -> None:
-        client = self.client
-        links = list(client.transport.accounts.values())
-        error, sent = client.session.compression_error, client.exchange
-        counters = {
-            "round": client.t,
-            "packets": sent.packets,
-            "bytes": sent.bytes,
-            "bits_nominal": sent.bits_nominal,
-            "seconds": self.loop.seconds,
-            "waiting": sum(link.waiting for link in links),
-            "hidden": sum(link.hidden for link in links) / max(1, len(links)),
-            "compression_error": float("nan") if error is None else float(error[0]),
-        }
-        self.journal.note(counters, self.worker.problem.with_buffers(client.state.x, of_module(self.buffers))[0])
-        self.watch.note(client.t, counters, links)
+        client, task, seconds = self.client, self.task, self.loop.seconds
+        model = self.worker.problem.with_buffers(client.state.x, of_module(self.buffers))[0]
+        self.journal.note(counted(client) | {"seconds": seconds}, model)
+        tell(self.trackers, client, task.label, task.seed, seconds, {"batch_loss": self.batch_loss})
 
 
 class _StopTogether(Hook):

@@ -39,7 +39,7 @@ class Inner:
         self._momentum: Tensor | None = None
         self._last: Taken | None = None
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> Mapping[str, object]:
         """What all ranks must have in common."""
         kind = type(self.optimizer).__name__
         return {"`inner`": kind, "`every`": self.every, "`outer_momentum`": self.outer_momentum}
@@ -99,7 +99,7 @@ class Inner:
             self.step(last.gradient, correction)
         return None
 
-    def save(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    def save(self) -> tuple[dict[str, Tensor], Mapping[str, object]]:
         """Tensors and facts from which `restore` goes on."""
         state = self.optimizer.state_dict()
         moments = {(str(i), key): value for i, one in state["state"].items() for key, value in one.items()}

@@ -25,6 +25,7 @@ from gossamer.runtime.gradients.oracle import SameOracle
 from gossamer.runtime.processes.client import Client
 from gossamer.runtime.processes.leaving import close_at_exit
 from gossamer.runtime.processes.ranks import Ranks
+from gossamer.runtime.processes.reporting import LinkTraffic, Reporter
 from gossamer.runtime.training.averaging import Average, modules_of
 from gossamer.runtime.training.inner import Inner
 from gossamer.runtime.training.parameters import Parameters
@@ -33,6 +34,7 @@ from gossamer.runtime.transport.base import Open
 from gossamer.runtime.tuning.caution import warn_of_gamma
 from gossamer.streams import STREAMS
 from gossamer.topology import MixingMatrix
+from gossamer.trackers.base import Heard, Trackers
 
 _GOSSIP_SHRINKS = 1000.0  # how much closer the models come by gossip alone, unless told otherwise
 
@@ -62,6 +64,8 @@ class DecentralizedOptimizer(torch.optim.Optimizer):
         timeout: Seconds after which a silent neighbour is an error.
         transport: `"gloo"`, over TCP, the name of another registered transport, or a function that opens one (see
             `gossamer.runtime.transport.base`).
+        trackers: Hear of the steps of this process, as in `gossamer.simulate`: see `track`.
+        track_every: Steps between two events.
     """
 
     def __init__(
@@ -79,6 +83,8 @@ class DecentralizedOptimizer(torch.optim.Optimizer):
         initial: Literal["check", "broadcast"] = "check",
         timeout: float = 60.0,
         transport: str | Open = "gloo",
+        trackers: Iterable[Heard] = (),
+        track_every: int = 1,
     ) -> None:
         if not isinstance(method, Algorithm):
             raise InputError(f"`method` must be a method such as gossamer.BEER(...), got {method!r}.")
@@ -98,6 +104,7 @@ class DecentralizedOptimizer(torch.optim.Optimizer):
             raise InputError("With `inner`, weight decay is that of the inner optimiser; leave out `weight_decay`.")
         check_choice("initial", initial, ("check", "broadcast"))
         check_choice("codec", codec, CODECS)
+        followers, track_every = Trackers(trackers), check_integer("track_every", track_every, 1)
         self._client: Client | None = None
         self._transport = transport
         self._mixing, self._method = mixing, method.with_minibatch_start()
@@ -133,6 +140,7 @@ class DecentralizedOptimizer(torch.optim.Optimizer):
         self._gossips = 0
         self._joins = 0
         self._training = TrainingLoop(self._client, self._parameters, local)
+        self._reporter = Reporter(self._client, followers, track_every)
         self._forget = close_at_exit(self._client)
 
     def _facts(self, x: Tensor, seed: int, codec: str) -> dict[str, Any]:
@@ -181,8 +189,21 @@ class DecentralizedOptimizer(torch.optim.Optimizer):
                 with torch.enable_grad():
                     loss = closure()
             with torch.no_grad():
-                self._training.step(closure)
+                self._training.step(closure, measure=self._reporter.is_due)
+        self._reporter.after(loss)
         return loss
+
+    def track(self, **values: Any) -> None:
+        """Values for the event of the next round, such as `batch_loss=loss` and metrics: numbers, or tensors of one.
+
+        With a closure, `batch_loss` is what the closure returns. Nothing is exchanged between processes.
+        """
+        self._reporter.give(values)
+
+    @property
+    def traffic(self) -> LinkTraffic:
+        """What this process sent to its neighbours and received so far, in all and by neighbour."""
+        return LinkTraffic.of(self.client)
 
     @contextlib.contextmanager
     def _or_give_up(self) -> Iterator[None]:
@@ -191,6 +212,7 @@ class DecentralizedOptimizer(torch.optim.Optimizer):
         except BaseException as error:
             self._forget()
             self.client.give_up(error)
+            self._reporter.close()
             raise
 
     @contextlib.contextmanager
@@ -290,7 +312,7 @@ class DecentralizedOptimizer(torch.optim.Optimizer):
         if model is not None:
             tensors |= {f"buffers.{name}": buffer for name, buffer in model.named_buffers()}
         rates = [[group["lr"], group.get("initial_lr")] for group in self.param_groups]
-        self._checkpoints(folder, every).save(self.steps, tensors, facts | {"lr": rates})
+        self._checkpoints(folder, every).save(self.steps, tensors, {**facts, "lr": rates})
 
     def resume(self, folder: str | os.PathLike[str], *, model: nn.Module | None = None) -> int:
         """Go back to the latest checkpoint that all ranks have in a folder; 0, and nothing changed, if there is none.
@@ -337,3 +359,4 @@ class DecentralizedOptimizer(torch.optim.Optimizer):
         self._forget()
         if not self.client.is_closed:
             self.client.close()
+        self._reporter.close()

@@ -9,6 +9,7 @@ from torch import Tensor
 from gossamer.algorithms.round import Oracle
 from gossamer.kernels import begin, tensors
 from gossamer.records.checkpoint import Checkpoint
+from gossamer.records.typed import Settings
 from gossamer.runtime.gradients.oracle import LoopOracle, SameOracle
 from gossamer.runtime.processes.client import Client
 from gossamer.runtime.training.inner import GivenOracle, Inner
@@ -24,15 +25,15 @@ class TrainingLoop:
         self._last: Tensor | None = None
         self._place(client.state.x)
 
-    def step(self, closure: Callable[[], Any] | None) -> None:
+    def step(self, closure: Callable[[], Any] | None, *, measure: bool = False) -> None:
         """A round; with an inner optimiser one of its steps, and a round where one is due."""
         if self._inner is None:
-            self._round(self._oracle(closure))
+            self._round(self._oracle(closure), measure=measure)
             return
         correction = self._corrected_by()
         self._inner.step(None if correction is None else self._gradient(self._client.state.x), correction)
         if self._inner.is_due:
-            self._exchange_steps(self._inner)
+            self._exchange_steps(self._inner, measure=measure)
 
     def idle(self) -> None:
         """A round without data: the last gradient stays in the tracker; without a tracker it is zero."""
@@ -46,12 +47,12 @@ class TrainingLoop:
         else:
             self._round(GivenOracle(self._client.method.info.title, taken))
 
-    def save(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    def save(self) -> tuple[dict[str, Tensor], Settings]:
         """Tensors and facts from which `restore` goes on."""
         saved, facts = self._client.save()
         saved |= {} if self._last is None else {"last": self._last}
         more, known = ({}, {}) if self._inner is None else self._inner.save()
-        return saved | more, facts | known
+        return saved | more, {**facts, **known}
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Be where a loop with the same settings was when it was saved."""
@@ -62,14 +63,14 @@ class TrainingLoop:
         if self._inner is not None:
             self._inner.restore(checkpoint.tensors, checkpoint.facts)
 
-    def _round(self, oracle: Oracle) -> None:
-        self._client.step(oracle, self._parameters.of_groups("lr"))
+    def _round(self, oracle: Oracle, *, measure: bool = False) -> None:
+        self._client.step(oracle, self._parameters.of_groups("lr"), measure=measure)
         self._correction = None
         self._place(self._client.state.x)
 
-    def _exchange_steps(self, inner: Inner) -> None:
+    def _exchange_steps(self, inner: Inner, *, measure: bool = False) -> None:
         taken = inner.taken(self._client.state.x, self._parameters.row())
-        self._round(GivenOracle(self._client.method.info.title, taken))
+        self._round(GivenOracle(self._client.method.info.title, taken), measure=measure)
 
     def _corrected_by(self) -> Tensor | None:
         """What the method adds to the gradients of this round; it needs the neighbours' last packets."""
