@@ -60,8 +60,8 @@ def _heading(final: Sequence[Line]) -> list[str]:
         f"A GPT of {line['d']:,} parameters on the text `{scale['text']}` (SHA-256 `{line['text_sha256'][:16]}...`). "
         f"8 clients on a ring; each takes {scale['steps']:,} steps of AdamW on {scale['batch']} windows of "
         f"{scale['context']} bytes. {scale['evaluations']} evaluations per run. Run on: {line['device']}. The loss is "
-        f"the best on the way, in nats per byte on at most {scale['evaluated']:,} windows of validation text: mean over "
-        f"the seeds {', '.join(map(str, line['seeds']))}, with the lowest and the highest.",
+        f"the best on the way, in nats per byte on at most {scale['evaluated']:,} windows of validation text: mean "
+        f"over the seeds {', '.join(map(str, line['seeds']))}, with the lowest and the highest.",
         "",
         "Bytes are those that a client sends in all. All-reduce AdamW and DiLoCo: a ring all-reduce, 2 (n - 1)/n d "
         "numbers of 4 bytes per sync. CHOCO-SGD and BEER: to both neighbours, by the entropy of the symbols plus 4 "
