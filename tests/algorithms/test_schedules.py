@@ -59,7 +59,7 @@ def test_every_method_follows_one(name: str) -> None:
 def test_a_warm_up_ends_low() -> None:
     schedule = schedules.warmup_cosine(0.3, 50, 7, 0.01)
     assert schedule(50) == schedule(1000) == pytest.approx(0.01)
-    with pytest.raises(gs.InputError, match="`warmup` must be below `T_max`, 5, got 5"):
+    with pytest.raises(gs.InputError, match=r"`warmup` must be below `T_max`, 5, got 5\."):
         schedules.warmup_cosine(0.3, 5, 5)
 
 
