@@ -185,3 +185,16 @@ def test_specs() -> None:
 def test_mistakes_are_sentences(settings: dict[str, Any], sentence: str) -> None:
     with pytest.raises(gs.InputError, match=re.escape(sentence)):
         language_model(**SMALL | settings)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
+@pytest.mark.parametrize("bfloat16", [False, True])
+def test_replayed_gradients_on_a_gpu(bfloat16: bool) -> None:
+    both = [language_model(**SMALL, bfloat16=bfloat16, device="cuda", gradients=how) for how in ("vmap", "loop")]
+    assert both[0].is_replayable
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(6):  # the fourth is recorded
+        x = both[0].x0() + 0.1 * torch.randn(8, both[0].d, generator=generator).cuda()
+        batch = torch.randint(0, both[0].rows_per_client, (8, 5), generator=generator).cuda()
+        one, two = (problem.gradient(x, batch).clone() for problem in both)
+        torch.testing.assert_close(one, two, rtol=0, atol=1e-3 if bfloat16 else 1e-5)
