@@ -23,6 +23,7 @@ from gossamer.registry import compressors, methods
 from gossamer.runtime.exchange.rows import network_of
 from gossamer.runtime.tuning.auto import formula_steps, template_of
 from gossamer.runtime.tuning.caution import guaranteed_alpha, usual_alpha, without_tensors
+from gossamer.theory import practical_steps
 from gossamer.topology import Mixing, MixingMatrix
 
 _SIZES = [1 << k for k in range(6, 13)]  # of blocks that are tried
@@ -231,13 +232,16 @@ def _steps(
             f"gamma = min(0.75 alpha^{power}, alpha on Gaussian vectors, 0.6, 0.92 / (1 - lambda_min)) = {gamma:.3g}: "
             f"alpha = {alpha:.3g}, on Gaussian vectors {usual:.3g}, lambda_min = {network.lambda_min:.3g}."
         )
-        if alpha < _FEW:
+        if usual > 2 * alpha and not averages(template, d):
+            larger, _ = practical_steps(usual, usual, 1.0, 1.0, lambda_min=network.lambda_min)
+            reasons.append(f"{compressor} usually keeps more than it guarantees: try gamma up to {larger:.2g}, too.")
+        elif alpha < _FEW:
             reasons.append("So small an alpha mixes slowly; a compressor that keeps more may need fewer bytes in all.")
     if local is not None:
         reasons.append(
-            f"The lr of the optimiser that takes the {local} local steps is {_LOCAL} times that of one machine. In "
-            "trials this was best for SGD where clients differ; 1 was best where they are alike, and for AdamW. The "
-            "method's lr is 1, since the sum of the steps is its gradient."
+            f"The lr of the optimiser that takes the {local} local steps is {_LOCAL} times that of one machine: in "
+            "trials the best for SGD where clients differ; where they are alike, and with AdamW, 1 was mostly better. "
+            "The method's lr is 1, since the sum of the steps is its gradient."
         )
         return gamma if hasattr(template, "gamma") else None, _LOCAL
     reasons.append(
