@@ -157,6 +157,23 @@ def auto_table() -> str:
     return "\n".join(lines) + "\n"
 
 
+def suggest_table() -> str:
+    table = pd.read_csv(ROOT / "docs" / "results" / "suggest.csv")
+    lines = [
+        "| compressor | data | cells | at the best gamma: median | worst | at the best gamma and lr: median | worst |"
+    ]
+    lines.append("|---|---|---|---|---|---|---|")
+    for (compressor, split), rows in table.groupby(["compressor", "split"], sort=False):
+        ratios = rows.loss / rows.loss_at_best_gamma, rows.loss / rows.loss_at_best_pair
+        shown = " | ".join(f"{number:.2f}" for ratio in ratios for number in (ratio.median(), ratio.max()))
+        lines.append(f"| {compressor} | {split} | {len(rows)} | {shown} |")
+    return "\n".join(lines) + "\n"
+
+
+def test_the_table_of_suggestions_is_that_of_the_results() -> None:
+    assert section((ROOT / "docs" / "processes.md").read_text(), "suggest") == suggest_table()
+
+
 def in_words(verdict: str) -> str:
     """A verdict as the documentation writes it; files of earlier versions say "cannot be told"."""
     return "inconclusive" if verdict == "cannot be told" else verdict

@@ -16,7 +16,7 @@ import gossamer as gs
 
 SOURCE = Path(gs.__file__).parent
 ROOT = Path(__file__).parents[1]
-LEAVES = {"errors", "files", "fingerprint", "kernels", "registry", "streams", "spec", "_version"}
+LEAVES = {"errors", "files", "fingerprint", "kernels", "registry", "resources", "streams", "spec", "_version"}
 FOUR = {"algorithms", "compression", "problems", "topology"}
 # What each room may import, besides itself; leaves see leaves alone.
 MAY = {

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from gossamer.errors import DataError, GossamerError, InputError, StoppedError
     from gossamer.problems import Problem, logistic_regression, module_problem, quadratic
     from gossamer.records import Run, read_record
-    from gossamer.runtime import DecentralizedOptimizer, LocalSteps, auto_steps, simulate, sweep
+    from gossamer.runtime import DecentralizedOptimizer, LocalSteps, auto_steps, simulate, suggest, sweep
     from gossamer.topology import MixingMatrix, MixingSchedule, mixing_matrix, ring
 
 logging.getLogger(__name__).addHandler(logging.NullHandler())  # a library speaks only to who listens
@@ -49,7 +49,7 @@ _HOMES = {
     "errors": "DataError GossamerError InputError StoppedError",
     "problems": "Problem logistic_regression module_problem quadratic",
     "records": "Run read_record",
-    "runtime": "DecentralizedOptimizer LocalSteps auto_steps simulate sweep",
+    "runtime": "DecentralizedOptimizer LocalSteps auto_steps simulate suggest sweep",
     "topology": "MixingMatrix MixingSchedule mixing_matrix ring",
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names.split()}
@@ -121,6 +121,7 @@ __all__ = [
     "read_record",
     "ring",
     "simulate",
+    "suggest",
     "sweep",
     "testing",
     "theory",

@@ -11,11 +11,12 @@ import pytest
 import torch
 
 import gossamer as gs
-from gossamer import registry
+from gossamer import registry, resources
 from gossamer.algorithms import CHOCOSGD
 from gossamer.errors import InputError, StoppedError
+from gossamer.resources import free_memory, in_words
 from gossamer.runtime.planning import memory
-from gossamer.runtime.planning.memory import Demand, free_memory, in_words, seeds_at_once
+from gossamer.runtime.planning.memory import Demand, seeds_at_once
 
 MIXING = gs.mixing_matrix(gs.ring(4))
 METHOD = gs.BEER(lr=0.05, gamma=0.3, compressor=gs.gsgd(4))
@@ -24,7 +25,7 @@ PROBLEM = gs.quadratic(clients=4, d=1000)
 SCRIPT = """
 import json, sys
 import gossamer as gs
-from gossamer import registry
+from gossamer import registry, resources
 from gossamer.runtime.planning.memory import Demand
 clients, d, surrogates, name, settings = json.loads(sys.argv[1])
 local = gs.LocalSteps(settings.pop("local"), steps=2, lr=0.01) if "local" in settings else None
@@ -176,9 +177,9 @@ def test_free_memory_is_that_of_the_system_or_less(tmp_path: Path) -> None:
     (tmp_path / "memory.max").write_text("1000\n")
     (tmp_path / "memory.current").write_text("700\n")
     (tmp_path / "memory.stat").write_text("anon 5\ninactive_file 200\n")
-    assert memory._groups(tmp_path) == [500]
+    assert resources._groups(tmp_path) == [500]
     (tmp_path / "memory.max").write_text("max\n")
-    assert memory._groups(tmp_path) == []
+    assert resources._groups(tmp_path) == []
 
 
 def test_words() -> None:

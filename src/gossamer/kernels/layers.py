@@ -16,7 +16,7 @@ from torch import Tensor
 from gossamer.errors import InputError
 
 Array = npt.NDArray[Any]
-_SPARSE_SHARE = 1 / 4  # of bytes that are not zero, up to which rows are stored as their entries
+SPARSE_SHARE = 1 / 4  # of bytes that are not zero, up to which rows are stored as their entries
 LINEAR, SIGMOID, TANH, RELU = range(4)
 
 
@@ -43,6 +43,8 @@ class Layers:
     weights: Array | None
     """(rows,): of each row in measurements, if these differ."""
     dtype: npt.DTypeLike
+    mostly_zero: bool | None = None
+    """Whether bytes are stored as those that are not zero; None lets the features decide."""
 
     @property
     def d(self) -> int:
@@ -67,7 +69,12 @@ class Layers:
         table = (np.arange(256) / self.scale).astype(self.dtype)
         none = np.empty(0, np.uint64), np.empty(0, np.uint16), np.empty(0, np.uint8), table
         fits = self.features.dtype == np.uint8 and self.shift == 0 and self.kinds[0] == LINEAR
-        if not fits or self.widths[0] > 1 << 16 or np.count_nonzero(self.features) > _SPARSE_SHARE * self.features.size:
+        if not fits or self.widths[0] > 1 << 16:
+            return none
+        mostly = self.mostly_zero
+        if mostly is None:
+            mostly = bool(np.count_nonzero(self.features) <= SPARSE_SHARE * self.features.size)
+        if not mostly:
             return none
         rows = sparse.csr_array(self.features)
         return rows.indptr.astype(np.uint64), rows.indices.astype(np.uint16), rows.data, table

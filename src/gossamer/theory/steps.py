@@ -30,5 +30,5 @@ def practical_steps(
     """
     alpha, usual_alpha = check_unit("alpha", alpha), check_unit("usual_alpha", usual_alpha)
     if gamma is None:
-        gamma = min(0.75 * alpha ** (2.0 if averages else 0.6), usual_alpha, 0.6, 0.92 / (1 - lambda_min))
+        gamma = min(0.75 * alpha ** (2.0 if averages else 0.6), usual_alpha, 0.6, 0.92 / max(1 - lambda_min, 1e-9))
     return gamma, min(0.5, step_pace * gamma * share) / L

@@ -321,7 +321,8 @@ def _idx(name: str, data_dir: Folder) -> Dataset:
     return Dataset(name, x, y, test_x, test_y, peak=255.0)
 
 
-def _stacked(items: list[Any]) -> tuple[Any, Any]:
+def stacked(items: list[Any]) -> tuple[Any, Any]:
+    """Features and labels of items that are pairs."""
     import torch
 
     features, labels = (torch.stack([torch.as_tensor(item[part]) for item in items]) for part in (0, 1))
@@ -339,7 +340,7 @@ def _arrays(data: Any, what: str, collate: Collate | None = None) -> tuple[Featu
             raise InputError(f"`{what}` must be {kinds}, got {type(data).__name__}.")
         try:
             items = [data[i] for i in range(len(data))]
-            data = collate(items) if collate is not None else _stacked(items)
+            data = collate(items) if collate is not None else stacked(items)
         except (TypeError, ValueError, RuntimeError, IndexError, KeyError) as error:
             reason = str(error).rstrip(".")
             raise InputError(f"`{what}` must give pairs (features, label) of one shape: {reason}.") from None

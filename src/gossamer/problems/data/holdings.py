@@ -1,7 +1,8 @@
 """The rows of all clients in one tensor, and which client holds which."""
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from functools import cached_property
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -24,6 +25,9 @@ class Rows:
     memory, and of the random reads for a minibatch. Rows of a linear model may be `sparse`.
     """
 
+    is_lazy: ClassVar[bool] = False
+    """Whether rows are read when they are asked for; `features` and `labels` are then empty."""
+
     def __init__(
         self, features: Tensor | Csr, labels: Tensor, counts: Sequence[int], dtype: torch.dtype, affine: Affine = _PLAIN
     ) -> None:
@@ -36,6 +40,7 @@ class Rows:
         self.dtype, (self._shift, self._scale) = dtype, affine
         self._is_plain = features.dtype in (dtype, torch.int64)
         self.affine = _PLAIN if self._is_plain else affine
+        self.mostly_zero: bool | None = None  # of bytes that are part of larger data, whether those are
         self.prepared: Any = None  # what kernels take in their place, once that was looked for
         self._taken, self._scaled = features[:0], features[:0].to(self.dtype)
         self.counts = list(counts)
@@ -46,9 +51,12 @@ class Rows:
         self.first = torch.cumsum(self.per_client, 0) - self.per_client
         self._first_column = self.first[:, None]
         self.width = features.shape[1:].numel()
-        # f is the mean over clients, so a row of a client with few rows weighs more.
+
+    @cached_property
+    def weights(self) -> Tensor | None:
+        """(rows,): f is the mean over clients, so a row of a client with few rows weighs more; None if all weigh 1."""
         share = self.total / (self.clients * self.per_client.double())
-        self.weights = None if self.are_equal else torch.repeat_interleave(share, self.per_client)
+        return None if self.are_equal else torch.repeat_interleave(share, self.per_client)
 
     @property
     def features(self) -> Tensor:
@@ -74,22 +82,14 @@ class Rows:
 
         With `keeps_integers`, features that are integers stay so, but for bytes, which are pixels.
         """
-        order = np.concatenate(shares)
-        y = torch.from_numpy(np.ascontiguousarray(_native(labels[order])))
-        kept = y.to(device, dtype if y.is_floating_point() else torch.int64)
+        order, counts = np.concatenate(shares), [len(share) for share in shares]
         if issparse(features):
-            return cls(Csr.of(features[order], dtype), kept, [len(share) for share in shares], dtype)
-        x = torch.from_numpy(np.ascontiguousarray(_native(features[order])))
-        if x.dtype == torch.uint8:
-            return cls(x.to(device), kept, [len(share) for share in shares], dtype, affine)
-        if keeps_integers and affine == _PLAIN and not x.is_floating_point() and x.dtype != torch.bool:
-            return cls(x.to(device, torch.int64), kept, [len(share) for share in shares], dtype)
-        x = x.to(device, dtype)
-        if not torch.isfinite(x).all():
-            row = int((~torch.isfinite(x.reshape(len(x), -1)).all(dim=1)).nonzero()[0])
-            raise InputError(f"Row {int(order[row])} has a feature too large for {str(dtype)[6:]}.")
-        x = x.sub_(affine[0]).div_(affine[1]) if affine != _PLAIN else x
-        return cls(x, kept, [len(share) for share in shares], dtype)
+            return cls(Csr.of(features[order], dtype), stored_labels(labels[order], dtype, device), counts, dtype)
+        x, bad = stored_features(features[order], dtype, device, affine, keeps_integers=keeps_integers)
+        if bad is not None:
+            raise InputError(f"Row {int(order[bad])} has a feature too large for {str(dtype)[6:]}.")
+        kept = affine if x.dtype == torch.uint8 else _PLAIN
+        return cls(x, stored_labels(labels[order], dtype, device), counts, dtype, kept)
 
     def only(self, client: int) -> "Rows":
         """A copy of one client's rows."""
@@ -113,6 +113,19 @@ class Rows:
         rows = self._dense[which]
         # A module may change its input in place, so it gets a copy.
         return rows.clone() if self._is_plain and isinstance(which, slice) else self._numbers(rows)
+
+    def read(self, which: slice) -> tuple[Tensor, Tensor]:
+        """The features and labels of some rows."""
+        return self.inputs(which), self.labels[which]
+
+    def batch(self, flat: Tensor) -> tuple[Tensor, Tensor]:
+        """The features and labels of the rows of a minibatch; see `take`."""
+        return self.take(flat), self.labels.index_select(0, flat)
+
+    @property
+    def are_classes(self) -> bool:
+        """Whether a label is one integer of 0 or more."""
+        return self.labels.ndim == 1 and not self.labels.is_floating_point() and bool(self.labels.min() >= 0)
 
     def take(self, flat: Tensor) -> Tensor:
         """As `inputs`, for the row numbers of a minibatch, in memory that the next call reuses.
@@ -161,6 +174,26 @@ class Rows:
         for count in self.counts:
             yield slice(begin, begin + count)
             begin += count
+
+
+def stored_labels(labels: Any, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """The labels as they are stored: classes stay integers."""
+    y = torch.from_numpy(np.ascontiguousarray(_native(labels)))
+    return y.to(device, dtype if y.is_floating_point() else torch.int64)
+
+
+def stored_features(
+    features: Any, dtype: torch.dtype, device: torch.device, affine: Affine, *, keeps_integers: bool
+) -> tuple[Tensor, int | None]:
+    """The features as they are stored, and the first row that is not finite."""
+    x = torch.from_numpy(np.ascontiguousarray(_native(features)))
+    if x.dtype == torch.uint8:
+        return x.to(device), None
+    if keeps_integers and affine == _PLAIN and not x.is_floating_point() and x.dtype != torch.bool:
+        return x.to(device, torch.int64), None
+    x = x.to(device, dtype)
+    bad = None if torch.isfinite(x).all() else int((~torch.isfinite(x.reshape(len(x), -1)).all(dim=1)).nonzero()[0])
+    return x.sub_(affine[0]).div_(affine[1]) if affine != _PLAIN else x, bad
 
 
 def _native(values: Any) -> Any:

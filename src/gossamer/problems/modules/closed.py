@@ -116,6 +116,7 @@ class LayerStack:
             np.array(rows.counts, np.int64),
             None if rows.weights is None else rows.weights.numpy(),
             torch.empty(0, dtype=rows.dtype).numpy().dtype,
+            rows.mostly_zero,
         )
 
     @cached_property

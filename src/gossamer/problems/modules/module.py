@@ -13,6 +13,7 @@ from torch.nn.modules.conv import _ConvNd
 from gossamer.errors import InputError, check_choice
 from gossamer.problems.base import DataProblem, Facts
 from gossamer.problems.data.holdings import Rows
+from gossamer.problems.data.lazy import LazyRows
 from gossamer.problems.modules.closed import LayerStack
 from gossamer.problems.modules.judged import for_gradients
 from gossamer.problems.modules.replay import Buffers, Compiled, Function, Replay, can_compile, can_replay
@@ -21,6 +22,7 @@ from gossamer.problems.modules.trial import Loss, Metric, module_content, own_ge
 Gradients = Literal["auto", "closed", "compiled", "vmap", "loop"]
 
 _GROUP_BYTES = 8 << 20  # of models and rows handled at once on a CPU, to fit its caches
+_GRADIENT_BYTES = 64 << 20  # of gradients that are measured together
 _ROWS = 500  # rows that go through a module at once on a CPU
 
 
@@ -75,7 +77,9 @@ class ModuleProblem(DataProblem):
         self._stack: LayerStack | None = None
         self.gradients = self._choose(gradients)
         self._stack = self._stack if self.gradients == "closed" else None
-        self.is_replayable = self._is_own and self.gradients != "loop"
+        self.is_replayable = self._is_own and self.gradients != "loop" and not rows.is_lazy
+        if self.gradients == "closed" and isinstance(rows, LazyRows):
+            rows.limit(self.module[-1].out_features)  # type: ignore[index]
         self._about = {"module": type(module).__name__, "gradients": self.gradients, **about}
 
     def _choose(self, asked: Gradients) -> Gradients:
@@ -86,9 +90,7 @@ class ModuleProblem(DataProblem):
         does not support, such as attention on a CPU, use the loop. What is made of torch's layers is compiled on a GPU.
         """
         check_choice("gradients", asked, ("auto", "closed", "compiled", "vmap", "loop"))
-        labels = self.rows.labels
-        are_classes = labels.ndim == 1 and not labels.is_floating_point() and labels.min() >= 0
-        self._stack = stack = LayerStack.of(self.module, self.loss) if are_classes else None
+        self._stack = stack = LayerStack.of(self.module, self.loss) if self.rows.are_classes else None
         if asked == "closed" and stack is None:
             raise InputError("Closed forms exist for nn.Sequential of linear layers and activations only; use 'auto'.")
         if self.is_random and asked in ("closed", "compiled", "vmap"):
@@ -104,7 +106,7 @@ class ModuleProblem(DataProblem):
             some = torch.zeros(2, min(2, self.rows_per_client), dtype=torch.int64, device=self.device)
             with warnings.catch_warnings():
                 warnings.filterwarnings("error", "There is a performance drop")  # vmap would loop, too, and slowly
-                self._vmapped(x, self.rows.inputs(some), self.rows.labels[some], buffers)
+                self._vmapped(x, *self._shaped(some), buffers)
         except (RuntimeError, ValueError, NotImplementedError, UserWarning):
             return "loop"
         return "compiled" if self._is_own and can_compile() else "vmap"
@@ -134,6 +136,11 @@ class ModuleProblem(DataProblem):
 
         `buffers` are updated in place, as in training; `seeds` are for modules that draw random numbers.
         """
+        if isinstance(self.rows, LazyRows) and batch is not None:
+            one = copy.copy(self)
+            one.rows, batch = self.rows.gathered(batch)
+            one.clients = one.rows.clients
+            return one.gradient(x, batch, buffers, seeds)
         found = self._stack.kernel_gradients(self.rows, x, batch) if self._stack and batch is not None else None
         if found is not None:
             return found
@@ -153,7 +160,7 @@ class ModuleProblem(DataProblem):
         """Groups of models to handle together."""
         per_model = (self.d + rows * self.rows.width) * self.dtype.itemsize
         most = max(1, (_GROUP_BYTES if self.device.type == "cpu" else 1 << 30) // per_model)
-        together = models if self.gradients == "loop" else most
+        together = models if self.gradients == "loop" and not self.rows.is_lazy else most
         for begin in range(0, models, together):
             yield slice(begin, min(models, begin + together))
 
@@ -189,9 +196,7 @@ class ModuleProblem(DataProblem):
         *,
         is_whole: bool = False,
     ) -> None:
-        flat = index.reshape(-1)
-        inputs = self.rows.take(flat).view(*index.shape, *self.rows.features.shape[1:])
-        labels = self.rows.labels.index_select(0, flat).view(*index.shape, *self.rows.labels.shape[1:])
+        inputs, labels = self._shaped(index)
         if self.gradients == "closed":
             assert self._stack is not None
             self._stack.gradient(x, inputs, labels, out)
@@ -201,6 +206,11 @@ class ModuleProblem(DataProblem):
             )
         else:
             self._looped(x, inputs, labels, buffers, seeds, out)
+
+    def _shaped(self, index: Tensor) -> tuple[Tensor, Tensor]:
+        """The features and labels of rows, in the shape of their numbers."""
+        inputs, labels = self.rows.batch(index.reshape(-1))
+        return inputs.view(*index.shape, *inputs.shape[1:]), labels.view(*index.shape, *labels.shape[1:])
 
     def _vmapped(
         self, x: Tensor, inputs: Tensor, labels: Tensor, buffers: Buffers, *, is_compiled: bool = False
@@ -294,24 +304,28 @@ class ModuleProblem(DataProblem):
 
     def evaluate(self, models: Tensor) -> dict[str, Tensor]:
         """Loss and gradient norm over all rows, in evaluation mode, summed in float64."""
-        found = self._stack.measures(self.rows, models) if self._stack else None
+        found = self._stack.measures(self.rows, models) if self._stack and not self.rows.is_lazy else None
         if found is not None:
             return {name: found[name] for name in ("loss", "grad_norm")}
-        losses, norms = zip(*((loss, gradient.norm()) for loss, gradient in map(self._value, models)), strict=True)
-        return {"loss": torch.stack(losses), "grad_norm": torch.stack(norms)}
+        together = max(1, _GRADIENT_BYTES // (8 * self.d))
+        losses, norms = zip(*(self._values(some) for some in torch.split(models, together)), strict=True)
+        return {"loss": torch.cat(losses), "grad_norm": torch.cat(norms)}
 
-    def _value(self, model: Tensor) -> tuple[Tensor, Tensor]:
-        rows, parts = self._of, self._parts(model)
-        extra = {name: part for name, part in parts.items() if name in self._buffers}
-        gradient = torch.zeros(self.d, dtype=torch.float64, device=self.device)
-        total = torch.zeros((), dtype=torch.float64, device=self.device)
+    def _values(self, models: Tensor) -> tuple[Tensor, Tensor]:
+        """Loss and gradient norm of each model; all rows are read once."""
+        extras = [{n: part for n, part in self._parts(model).items() if n in self._buffers} for model in models]
+        gradients = [torch.zeros(self.d, dtype=torch.float64, device=self.device) for _ in models]
+        totals = torch.zeros(len(models), dtype=torch.float64, device=self.device)
         with torch.enable_grad():
-            leaf = model[: self.d].detach().to(self.device, self.dtype).requires_grad_()
+            leaves = [model[: self.d].detach().to(self.device, self.dtype).requires_grad_() for model in models]
             for some, share in self._pieces():
-                loss = self._loss(self._sloped, leaf, extra, rows.inputs(some), rows.labels[some])
-                gradient += torch.autograd.grad(loss, leaf)[0].double() * share
-                total += loss.detach().double() * share
-        return total, gradient
+                inputs, labels = self._of.read(some)
+                for i, (leaf, extra) in enumerate(zip(leaves, extras, strict=True)):
+                    own = inputs if i + 1 == len(leaves) else inputs.clone()  # a module may change its input in place
+                    loss = self._loss(self._sloped, leaf, extra, own, labels)
+                    gradients[i] += torch.autograd.grad(loss, leaf)[0].double() * share
+                    totals[i] += loss.detach().double() * share
+        return totals, torch.stack([gradient.norm() for gradient in gradients])
 
     def _pieces(self) -> Iterator[tuple[slice, float]]:
         """Rows to measure together, and their weight in f."""
@@ -326,28 +340,28 @@ class ModuleProblem(DataProblem):
         """Loss, metrics and, where labels are classes, accuracy on the test rows, in evaluation mode."""
         if self.test is None:
             return {}
-        found = self._stack.measures(self.test, models, derive=False) if self._stack and not self.metrics else None
+        has_kernel = self._stack and not self.metrics and not self.test.is_lazy
+        found = self._stack.measures(self.test, models, derive=False) if self._stack and has_kernel else None
         if found is not None:
             return found
-        with torch.no_grad():
-            scored = [self._scored(self._parts(model)) for model in models]
-        return {name: torch.stack([one[name] for one in scored]) for name in scored[0]}
-
-    def _scored(self, parts: dict[str, Tensor]) -> dict[str, Tensor]:
-        """The score of one model: means over all test rows, from those of some hundred at a time."""
-        assert self.test is not None
-        sums: dict[str, Tensor] = {}
+        parts = [self._parts(model) for model in models]
+        sums: list[dict[str, Tensor]] = [{} for _ in parts]
         for begin in range(0, self.test.total, self._measured):
-            some = slice(begin, begin + self._measured)
-            inputs, labels = self.test.inputs(some), self.test.labels[some]
-            output = functional_call(self._judged, parts, (inputs,))
-            part = {"loss": self.loss(output, labels)}
-            if labels.ndim == 1 and not labels.is_floating_point() and output.ndim == 2:
-                part["accuracy"] = (output.argmax(dim=1) == labels).double().mean()
-            part |= {name: torch.as_tensor(metric(output, labels)) for name, metric in self.metrics.items()}
-            for name, mean in part.items():
-                sums[name] = sums.get(name, 0.0) + mean.to(self.device, torch.float64) * len(labels)
-        return {name: total / self.test.total for name, total in sums.items()}
+            inputs, labels = self.test.read(slice(begin, begin + self._measured))
+            for i, (part, own) in enumerate(zip(parts, sums, strict=True)):
+                self._score(part, inputs if i + 1 == len(parts) else inputs.clone(), labels, own)
+        return {name: torch.stack([own[name] / self.test.total for own in sums]) for name in sums[0]}
+
+    @torch.no_grad()
+    def _score(self, parts: dict[str, Tensor], inputs: Tensor, labels: Tensor, sums: dict[str, Tensor]) -> None:
+        """Add the scores of a model on some test rows."""
+        output = functional_call(self._judged, parts, (inputs,))
+        found = {"loss": self.loss(output, labels)}
+        if labels.ndim == 1 and not labels.is_floating_point() and output.ndim == 2:
+            found["accuracy"] = (output.argmax(dim=1) == labels).double().mean()
+        found |= {name: torch.as_tensor(metric(output, labels)) for name, metric in self.metrics.items()}
+        for name, mean in found.items():
+            sums[name] = sums.get(name, 0.0) + mean.to(self.device, torch.float64) * len(labels)
 
     def x0(self) -> Tensor:
         """The module's own parameters."""
@@ -371,7 +385,7 @@ class ModuleProblem(DataProblem):
                 leaf = at.clone().requires_grad_()
                 for begin in range(mine.start, mine.stop, _ROWS):
                     some = slice(begin, min(mine.stop, begin + _ROWS))
-                    loss = self._loss(self._judged, leaf, {}, self.rows.inputs(some), self.rows.labels[some])
+                    loss = self._loss(self._judged, leaf, {}, *self.rows.read(some))
                     slope = torch.autograd.grad(loss, leaf, create_graph=True)[0]
                     share = (some.stop - some.start) / (mine.stop - mine.start)
                     if slope.requires_grad:

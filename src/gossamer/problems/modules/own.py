@@ -10,10 +10,11 @@ import numpy as np
 import torch
 from torch import nn
 
-from gossamer.errors import InputError, check_choice, check_integer
+from gossamer.errors import InputError, check_bool, check_choice, check_integer
 from gossamer.problems.base import Facts, as_device, as_dtype
 from gossamer.problems.data.datasets import Collate, Dataset, concatenated, load
 from gossamer.problems.data.holdings import Rows
+from gossamer.problems.data.lazy import lazy_rows
 from gossamer.problems.data.partition import Partition, split
 from gossamer.problems.modules.module import Gradients, ModuleProblem
 from gossamer.problems.modules.trial import Loss, Metric, own_generator
@@ -37,6 +38,7 @@ def module_problem(
     data_dir: str | os.PathLike[str] | None = None,
     test: Any = None,
     collate: Collate | None = None,
+    lazy: bool | None = None,
     seed: int = 0,
     dtype: str | torch.dtype = "float32",
     device: str | torch.device = "cpu",
@@ -52,6 +54,9 @@ def module_problem(
     - `data` may also be a list with one such data set or pair for each client. Each client then holds its own rows,
       all of them; `clients` and `partition` are not given.
     - `collate` makes (features, labels) out of a list with all items of a `Dataset`; by default they are stacked.
+    - `lazy`: read the rows of a list of data sets when a minibatch or a measurement asks for them, and keep none. By
+      default this is done where all rows would take more than a quarter of the free memory. `collate` then gets the
+      items of some rows.
     - Integers stay integers, such as the tokens of a text; bytes are pixels. Labels may be one per token.
     - `metric`: a function of (output, labels) that returns the mean over the rows, measured on the test rows beside the
       loss, or a dict of such functions by name. The columns of the record have their names.
@@ -67,6 +72,22 @@ def module_problem(
         raise InputError(f"`loss` must be a function of (output, labels), got {type(loss).__name__}.")
     check_choice("pixels", pixels, ("unit", "raw", "standard"))
     kind, where = as_dtype(dtype), as_device(device)
+    is_list = _is_one_per_client(data)
+    if is_list and (clients not in (None, len(data)) or partition is not None):
+        what = f"`clients` = {clients}" if partition is None else f"`partition` = {partition!r}"
+        raise InputError(f"`data` is a list of {len(data)} data sets, one per client; leave out {what}.")
+    if lazy is not None:
+        check_bool("lazy", lazy)
+    if lazy and not is_list:
+        raise InputError("`lazy` needs a list of data sets, one per client: a partition would have to read all labels.")
+    found = lazy_rows(data, test, collate, kind, where, must=lazy is True) if is_list and lazy is not False else None
+    if found is not None:
+        if pixels == "standard":
+            raise InputError("`pixels` = 'standard' needs all rows in memory; scale the rows in your data set.")
+        held, tested = found
+        facts: Facts = {"data": "data", "lazy": True}
+        metrics = _metrics(metric, has_test=tested is not None)
+        return ModuleProblem(module, loss, held, tested, gradients, facts | (about or {}), metrics)
     dataset, shares, known = _shared(data, test, data_dir, collate, clients, partition, seed, equal=equal)
     affine = _normalisation(dataset, pixels)
     rows = Rows.share(dataset.features, dataset.labels, shares, kind, where, affine, keeps_integers=True)
@@ -93,9 +114,6 @@ def _shared(
 ) -> tuple[Dataset, Sequence[Any], Facts]:
     """All rows, those of each client, and where they come from."""
     if _is_one_per_client(data):
-        if clients not in (None, len(data)) or partition is not None:
-            what = f"`clients` = {clients}" if partition is None else f"`partition` = {partition!r}"
-            raise InputError(f"`data` is a list of {len(data)} data sets, one per client; leave out {what}.")
         dataset, counts = concatenated(data, test, collate)
         ends = np.cumsum(counts)
         return dataset, [np.arange(end - n, end) for n, end in zip(counts, ends, strict=True)], {"data": dataset.name}
@@ -153,6 +171,7 @@ def imported_module(
     pixels: Pixels = "unit",
     gradients: Gradients = "auto",
     data_dir: str | None = None,
+    lazy: bool | None = None,
     seed: int = 0,
     dtype: str = "float32",
     device: str = "cpu",
@@ -180,6 +199,7 @@ def imported_module(
         pixels=pixels,
         gradients=gradients,
         data_dir=data_dir,
+        lazy=lazy,
         seed=seed,
         dtype=dtype,
         device=device,

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from gossamer.errors import InputError
 from gossamer.problems.data.holdings import Rows
+from gossamer.problems.data.lazy import LazyRows
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 Metric = Callable[[Tensor, Tensor], Tensor | float]
@@ -26,7 +27,7 @@ def try_out(
 ) -> tuple[bool, int]:
     """Whether the module draws random numbers, and its smallest batch; an error if module and data do not match."""
     device = rows.features.device
-    inputs, labels = rows.inputs(slice(0, min(4, rows.least))), rows.labels[: min(4, rows.least)]
+    inputs, labels = rows.read(slice(0, min(4, rows.least)))
     with own_generator(device), torch.no_grad():
         before = _generators(device)
         output = _outputs(copy.deepcopy(module), inputs)
@@ -35,7 +36,7 @@ def try_out(
         is_random = any(not torch.equal(one, two) for one, two in zip(before, _generators(device), strict=True))
         if test is not None:
             _check_classes(loss, output, test, "test ")
-            some, chosen = test.inputs(slice(0, 4)), test.labels[:4]
+            some, chosen = test.read(slice(0, 4))
             judged = _outputs(copy.deepcopy(module).eval(), some)
             _value(loss, judged, chosen)
             for name, metric in metrics.items():
@@ -56,7 +57,8 @@ def module_content(module: nn.Module, loss: Loss, rows: Rows) -> list[Any]:
     """
     few = slice(0, min(4, rows.least))
     with own_generator(rows.features.device), torch.no_grad():
-        value = float(loss(_outputs(module, rows.inputs(few)), rows.labels[few]))
+        inputs, labels = rows.read(few)
+        value = float(loss(_outputs(module, inputs), labels))
     plain = {
         f"{name}.{key}": part
         for name, one in module.named_modules()
@@ -103,7 +105,11 @@ def _check_classes(loss: Loss, output: Tensor, rows: Rows, which: str) -> None:
     takes_classes |= loss in (nn.functional.cross_entropy, nn.functional.nll_loss)
     if not takes_classes or output.ndim != 2 or rows.labels.is_floating_point() or rows.labels.ndim != 1:
         return
-    bad = ((rows.labels < 0) | (rows.labels >= output.shape[1])) & (rows.labels != getattr(loss, "ignore_index", -100))
+    ignored = int(getattr(loss, "ignore_index", -100))
+    if isinstance(rows, LazyRows):
+        rows.limit(output.shape[1], ignored)
+        return
+    bad = ((rows.labels < 0) | (rows.labels >= output.shape[1])) & (rows.labels != ignored)
     if bad.any():
         row = int(bad.nonzero()[0])
         client = int((rows.first <= row).sum()) - 1

@@ -25,9 +25,9 @@ from gossamer.algorithms.base import Algorithm
 from gossamer.errors import ConvergenceWarning, GossamerError, InputError, RunError, StoppedError, TrackerWarning
 from gossamer.files import alone_in, work_for_holder
 from gossamer.records.runs import Runs
+from gossamer.resources import share_memory
 from gossamer.runtime.experiment import Experiment, build_problem
 from gossamer.runtime.gradients.local import LocalSteps
-from gossamer.runtime.planning.memory import share_memory
 from gossamer.runtime.recorder import Progress
 from gossamer.runtime.simulation import Simulation
 from gossamer.runtime.threads import is_small

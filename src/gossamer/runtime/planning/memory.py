@@ -1,9 +1,6 @@
 """Memory planned ahead: what a simulation will need, what is free, and which setting would fit."""
 
-import os
-from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -12,6 +9,7 @@ from gossamer.algorithms.base import Algorithm, Needs
 from gossamer.algorithms.surrogate import Surrogate
 from gossamer.errors import InputError
 from gossamer.problems.base import Problem
+from gossamer.resources import free_memory, in_words
 from gossamer.runtime.gradients.local import LocalSteps
 from gossamer.runtime.planning.pace import plan_log
 from gossamer.runtime.session import Surrogates
@@ -25,13 +23,6 @@ _PER_EDGE = 600  # bytes of a graph and its W
 _PER_ROW = 1024  # bytes beside the coordinates: keys, lengths of packets
 _TOGETHER, _SNAPSHOT_BYTES = 64, 256 << 20  # snapshots that wait for one evaluation, as the recorder keeps them
 _SHARE = 0.9  # of the free memory that a run may take
-_beside = 1
-
-
-def share_memory(processes: int) -> None:
-    """From now on, expect so many runs at the same time, each in its process."""
-    global _beside  # noqa: PLW0603 (a fact about the process)
-    _beside = processes
 
 
 @dataclass(frozen=True)
@@ -142,62 +133,3 @@ def _remedy(demand: Demand, free: int) -> str:
     if clients < 2:
         return "take a model with fewer parameters"
     return f"about {clients:,} clients would fit{suffix}"
-
-
-def free_memory(device: torch.device) -> int | None:
-    """The bytes that are free on a device; None if that cannot be known."""
-    if device.type == "cuda":
-        return (
-            int(torch.cuda.mem_get_info(device)[0])
-            + torch.cuda.memory_reserved(device)
-            - torch.cuda.memory_allocated(device)
-        )
-    if device.type != "cpu":
-        return None
-    known = [found // _beside for found in (_system(), *_groups()) if found is not None]
-    return min(known, default=None)
-
-
-def _system() -> int | None:
-    """What the operating system could give, caches included."""
-    for line in _text(Path("/proc/meminfo")).splitlines():
-        name, _, value = line.partition(":")
-        if name == "MemAvailable":
-            return 1024 * int(value.split()[0])
-    names: Sequence[str] = ("SC_AVPHYS_PAGES", "SC_PHYS_PAGES")
-    for pages in names:
-        try:
-            return os.sysconf(pages) * os.sysconf("SC_PAGE_SIZE")
-        except (AttributeError, ValueError, OSError):  # another operating system
-            continue
-    return None
-
-
-def _groups(root: Path = Path("/sys/fs/cgroup")) -> list[int]:
-    """What the limits of a container leave: its limit, less what it uses beside files that it could read again."""
-    left = []
-    for folder, limit, used, cache in (
-        (root, "memory.max", "memory.current", "inactive_file"),
-        (root / "memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
-    ):
-        most, now = _text(folder / limit).strip(), _text(folder / used).strip()
-        if most.isdigit() and now.isdigit() and int(most) < 1 << 60:
-            lines = (line.split() for line in _text(folder / "memory.stat").splitlines())
-            again = next((int(line[1]) for line in lines if line[0] == cache), 0)
-            left.append(max(0, int(most) - int(now) + again))
-    return left
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text()
-    except (OSError, UnicodeDecodeError):
-        return ""
-
-
-def in_words(count: int) -> str:
-    """Bytes as people say them."""
-    for unit, name in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB")):
-        if count >= unit:
-            return f"{count / unit:.3g} {name}"
-    return f"{count / 1e3:.3g} kB"

@@ -98,10 +98,20 @@ def auto_steps(
     >>> round(method.gamma, 3), round(method.lr, 3)
     (0.6, 0.503)
     """
-    if not (isinstance(method, type) and issubclass(method, Algorithm)) or inspect.isabstract(method):
-        raise InputError(f"`method` must be a class such as gossamer.BEER, got {method!r}.")
     if compressor is not None:
         settings["compressor"] = compressor
+    template = template_of(method, settings)
+    check_network(problem, mixing)
+    check_method_fits(template, problem, mixing)
+    rounds = check_integer("rounds", rounds, 0)
+    batch_size = None if batch_size is None else check_batch_size(batch_size, problem)
+    return method(**settings_for(template, problem, mixing, settings, rounds, batch_size, x0))
+
+
+def template_of(method: type[Method], settings: dict[str, Any]) -> Method:
+    """The method with these settings, and any steps where they are not given."""
+    if not (isinstance(method, type) and issubclass(method, Algorithm)) or inspect.isabstract(method):
+        raise InputError(f"`method` must be a class such as gossamer.BEER, got {method!r}.")
     known = getattr(method, "__dataclass_fields__", {})
     if "compressor" in known and "compressor" not in settings:
         such = "gossamer.qsgd(16)" if method.info.compressors is Accepts.UNBIASED else "gossamer.gsgd(5)"
@@ -109,12 +119,31 @@ def auto_steps(
     for name in settings:
         if name not in known:
             raise InputError(f"{method.info.title} has no setting {name!r}; it has {', '.join(known)}.")
-    template = method(**{"lr": 1.0, **({"gamma": 1.0} if "gamma" in known else {}), **settings})
-    check_network(problem, mixing)
-    check_method_fits(template, problem, mixing)
-    rounds = check_integer("rounds", rounds, 0)
-    batch_size = None if batch_size is None else check_batch_size(batch_size, problem)
-    return method(**settings_for(template, problem, mixing, settings, rounds, batch_size, x0))
+    return method(**{"lr": 1.0, **({"gamma": 1.0} if "gamma" in known else {}), **settings})
+
+
+def formula_steps(
+    template: Algorithm, d: int, network: Mixing, share: float, L: float, given: float | None = None
+) -> tuple[float, float]:
+    """gamma and lr of a method by the formula of `auto_steps`; `given` is a fixed gamma."""
+    gamma, lr = practical_steps(
+        alpha_of(template, d),
+        usual_alpha(getattr(template, "compressor", None), d),
+        share,
+        L,
+        gamma=given if hasattr(template, "gamma") else template.mixed_in,
+        lambda_min=network.lambda_min,
+        averages=averages(template, d),
+        step_pace=template.info.step_pace,
+    )
+    if not hasattr(template, "gamma"):  # eigenvalues of W close to -1 make models and trackers swing
+        lr = min(lr, ((1 + network.lambda_min) / 2) ** template.info.swing / L)
+    return gamma, shortened(template) * lr
+
+
+def shortened(template: Algorithm) -> float:
+    """What momentum and local steps of a method divide its lr by, as a factor."""
+    return float((1 - getattr(template, "momentum", 0.0)) / template.rounds_between_exchanges)
 
 
 def settings_for(
@@ -133,24 +162,13 @@ def settings_for(
         return settings
     network = network_of(template, mixing)
     gradients, L = gradients_and_smoothness(problem) if "lr" not in settings else (None, 1.0)
-    gamma, lr = practical_steps(
-        alpha_of(template, problem.d),
-        usual_alpha(getattr(template, "compressor", None), problem.d),
-        1.0 if gradients is None else mixed_share(gradients, network),
-        L,
-        gamma=given,
-        lambda_min=network.lambda_min,
-        averages=averages(template, problem.d),
-        step_pace=template.info.step_pace,
-    )
-    if not has_gamma:  # eigenvalues of W close to -1 make models and trackers swing
-        lr = min(lr, ((1 + network.lambda_min) / 2) ** template.info.swing / L)
-    shorter = (1 - getattr(template, "momentum", 0.0)) / template.rounds_between_exchanges
-    steps = {"lr": shorter * lr, **({"gamma": gamma} if has_gamma else {})}
+    share = 1.0 if gradients is None else mixed_share(gradients, network)
+    gamma, lr = formula_steps(template, problem.d, network, share, L, given)
+    steps = {"lr": lr, **({"gamma": gamma} if has_gamma else {})}
     rounds = trial_rounds(template, problem, rounds, batch_size)
     if rounds and "lr" not in settings:
         gammas = [gamma] if given is not None else [min(1.0, gamma * factor) for factor in _GAMMA_FACTORS]
-        lrs = [shorter * factor / L for factor in _LR_FACTORS]
+        lrs = [shortened(template) * factor / L for factor in _LR_FACTORS]
         tried = [{"lr": lr, **({"gamma": one} if has_gamma else {})} for lr in lrs for one in gammas]
         tried = sorted([steps, *tried], key=lambda one: -one["lr"])
         trial = partial(Candidates, template, problem, mixing, seed=0, batch_size=batch_size, x0=x0)
