@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from gossamer.report.figure import drawing
-from gossamer.runtime.planning.memory import in_words
+from gossamer.resources import in_words
 
 Line = dict[str, Any]
 _LOOKS = {
