@@ -1,6 +1,7 @@
 """Examples run as they stand, and stay short."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -8,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 
 import gossamer as gs
 
@@ -15,7 +17,9 @@ ROOT = Path(__file__).parents[1]
 
 
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
-PROCESSES = ["train_mnist.py"]  # started with torchrun
+PROCESSES = [  # started with torchrun
+    "train_mnist.py", "torchrun_adamw.py", "lightning_digits.py", "accelerate_gpt.py", "transformer_torchrun.py",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
@@ -30,6 +34,94 @@ def test_example(path: Path, tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout
+
+
+def torchrun(example: Path, ranks: int, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """An example on this host; nothing may be downloaded."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(ranks), str(example), *arguments]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    return subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=200, check=False
+    )
+
+
+def printed(example: str, ranks: int, folder: Path, *arguments: str) -> list[tuple[int, float]]:
+    """What rank 0 prints: `step 100: accuracy of the average 0.5 ...`, as (100, 0.5)."""
+    done = torchrun(ROOT / "examples" / example, ranks, folder, *arguments)
+    assert done.returncode == 0, done.stderr
+    found = re.findall(r"^\w+ (\d+): .*? of the average ([\d.]+)", done.stdout, re.MULTILINE)
+    return [(int(when), float(value)) for when, value in found]
+
+
+def resumed(example: str, ranks: int, folder: Path, short: list[str], long: list[str]) -> list[tuple[int, float]]:
+    """What an example prints that was ended early and started again; equal to what it prints in one go."""
+    whole, parts = folder / "whole", folder / "parts"
+    whole.mkdir()
+    parts.mkdir()
+    expected = printed(example, ranks, whole, *long)
+    first, second = printed(example, ranks, parts, *short), printed(example, ranks, parts, *long)
+    assert first
+    assert second
+    assert first + second == expected
+    return expected
+
+
+@pytest.mark.slow
+def test_adamw_with_torchrun(tmp_path: Path) -> None:
+    """Continued from the oldest checkpoint, in the middle of the schedule: the same again."""
+    whole = printed("torchrun_adamw.py", 4, tmp_path, "--checkpoints", "kept")
+    assert [step for step, _ in whole] == [100, 200, 300, 400, 500, 600]
+    assert whole[0][1] < 0.6
+    assert whole[-1][1] > 0.9
+    oldest = min(path.name.split("-")[1] for path in tmp_path.glob("kept/client0-*"))
+    for path in tmp_path.glob("kept/client*"):
+        if path.name.split("-")[1] != oldest:
+            path.unlink()
+    again = printed("torchrun_adamw.py", 4, tmp_path, "--checkpoints", "kept")
+    assert again
+    assert again == whole[-len(again) :]
+
+
+@pytest.mark.slow
+def test_lightning(tmp_path: Path) -> None:
+    """The example asserts in every epoch that the model is not wrapped."""
+    epochs = resumed("lightning_digits.py", 2, tmp_path, ["2"], ["6"])
+    assert [epoch for epoch, _ in epochs] == list(range(6))
+    assert epochs[0][1] < 0.7
+    assert epochs[-1][1] > 0.9
+    for rank in (0, 1):
+        models = [
+            torch.load(tmp_path / how / f"lightning/client{rank}/last.ckpt")["state_dict"] for how in ("whole", "parts")
+        ]
+        assert all(torch.equal(models[0][name], models[1][name]) for name in models[0])
+
+
+@pytest.mark.slow
+def test_accelerate(tmp_path: Path) -> None:
+    epochs = resumed("accelerate_gpt.py", 2, tmp_path, ["1"], ["3"])
+    assert [epoch for epoch, _ in epochs] == [0, 1, 2]
+    assert 5 > epochs[0][1] > epochs[1][1] > epochs[2][1]
+    for rank in (0, 1):
+        models = [tmp_path / how / f"accelerate/client{rank}/model.safetensors" for how in ("whole", "parts")]
+        assert models[0].read_bytes() == models[1].read_bytes()
+
+
+WRAPPED = {
+    "lightning_digits.py": ('strategy=SingleDeviceStrategy("cpu")', 'strategy="ddp", devices=2'),
+    "accelerate_gpt.py": ("patch_environment(LOCAL_RANK=-1, WORLD_SIZE=1)", "patch_environment()"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", WRAPPED)
+def test_the_examples_notice_ddp(name: str, tmp_path: Path) -> None:
+    text = (ROOT / "examples" / name).read_text()
+    assert WRAPPED[name][0] in text
+    changed = tmp_path / name
+    changed.write_text(text.replace(*WRAPPED[name]))
+    done = torchrun(changed, 2, tmp_path, "1")
+    assert done.returncode != 0
+    assert re.search(r"assert .*# and not a DistributedDataParallel", done.stderr)
 
 
 @pytest.mark.slow
@@ -68,6 +160,18 @@ def test_training_mnist_with_torchrun(data_dir: Path, tmp_path: Path) -> None:
     last = done.stdout.splitlines()[-1]
     assert last.startswith("step 300:")
     assert float(last.split()[-1]) > 0.85
+
+
+@pytest.mark.slow
+def test_a_transformer_under_torchrun(tmp_path: Path) -> None:
+    """The model, the data and the measure of the simulated example, unchanged, and 25 lines at most."""
+    rounds = printed("transformer_torchrun.py", 4, tmp_path)
+    assert [when for when, _ in rounds] == [20, 40, 60, 80]
+    assert rounds[0][1] < 0.5
+    assert rounds[-1][1] > 0.95
+    lines = (ROOT / "examples" / "transformer.py").read_text().splitlines()
+    first, last = lines.index("TOKENS, LENGTH = 16, 8"), lines.index('if __name__ == "__main__":')
+    assert len([line for line in lines[first:last] if line]) <= 25
 
 
 @pytest.mark.slow

@@ -154,6 +154,30 @@ def test_accumulated_gradients() -> None:
         torch.testing.assert_close(one, other, rtol=0, atol=1e-10)
 
 
+def loaded_late(rank: int, has_inner: bool) -> tuple[int, Tensor, Tensor]:
+    """Weights loaded after the optimiser was made, then rounds without a gradient."""
+    model = network()
+    how: dict[str, Any] = {"inner": torch.optim.SGD(model.parameters(), lr=0.1)} if has_inner else {}
+    optimizer = gs.DecentralizedOptimizer(model.parameters(), gs.DSGD(lr=1.0), MIXING, **how)
+    model.load_state_dict({name: 2 * value for name, value in model.state_dict().items()})
+    before = vector(model)
+    for _ in range(3):
+        for p in model.parameters():
+            p.grad = torch.zeros_like(p)
+        optimizer.step()
+    storages = {p.untyped_storage().data_ptr() for p in model.parameters()}
+    optimizer.close()
+    return len(storages), before, vector(model)
+
+
+@pytest.mark.parametrize("has_inner", [False, True])
+def test_parameters_keep_memory_of_their_own(has_inner: bool) -> None:
+    """Tools that save a model take parts of one tensor for tied weights, and drop all but one."""
+    for storages, before, after in results_of(loaded_late, has_inner):
+        assert storages == 4
+        torch.testing.assert_close(after, before, rtol=0, atol=1e-12)
+
+
 def bad_input(rank: int) -> list[str]:
     model, other, found = network(), network(), []
     method, how = SUMS, dict[str, Any]

@@ -124,10 +124,10 @@ class Inner:
         self._total, self._momentum = own.get("total"), own.get("momentum")
         self._last = Taken(own["last.change"], own["last.gradient"]) if "last.change" in own else None
         if "y" in own:
-            for p, piece in zip(
-                self._parameters, torch.split(own["y"][0], [p.numel() for p in self._parameters]), strict=True
-            ):
-                p.data = piece.view(p.shape)
+            pieces = torch.split(own["y"][0], [p.numel() for p in self._parameters])
+            with torch.no_grad():
+                for p, piece in zip(self._parameters, pieces, strict=True):
+                    p.copy_(piece.view(p.shape))
 
     def _own(self) -> dict[str, Tensor]:
         y = torch.cat([p.detach().reshape(-1) for p in self._parameters])[None]

@@ -255,7 +255,7 @@ class DecentralizedOptimizer(torch.optim.Optimizer):
         own, modules = self._parameters.row(), modules_of(self._parameters.trained) if model is None else [model]
         mean = self._ranks.mean if how == "exact" else functools.partial(self._gossip, rounds=rounds)
         average = Average(self._ranks, own, modules, mean)
-        self._parameters.place(average.model[None].clone())
+        self._parameters.place(average.model[None])
         average.exchange_buffers()
         try:
             yield

@@ -44,10 +44,15 @@ class Parameters:
         """(1, d): a copy of their values."""
         return torch.cat([p.detach().reshape(-1) for p in self.trained])[None]
 
+    @torch.no_grad()
     def place(self, x: Tensor) -> None:
-        """Have the parameters be this row; they share its memory."""
+        """Copy a row into the parameters.
+
+        They keep memory of their own: Accelerate takes parameters that are parts of one tensor for tied weights, and
+        saves only the first.
+        """
         for p, piece in zip(self.trained, torch.split(x[0], self._sizes), strict=True):
-            p.data = piece.view(p.shape)
+            p.copy_(piece.view(p.shape))
 
     def gradient(self, round: int, rank: int) -> Tensor:
         """(1, d): what `backward` left."""

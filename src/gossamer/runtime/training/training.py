@@ -23,11 +23,12 @@ class TrainingLoop:
         self._client, self._parameters, self._inner = client, parameters, inner
         self._correction: Tensor | None = None
         self._last: Tensor | None = None
-        self._place(client.state.x)
+        parameters.place(client.state.x)
 
     def step(self, closure: Callable[[], Any] | None, *, measure: bool = False) -> None:
         """A round; with an inner optimiser one of its steps, and a round where one is due."""
         if self._inner is None:
+            self._client.state.x.copy_(self._parameters.row())  # which may have been loaded or changed since
             self._round(self._oracle(closure), measure=measure)
             return
         correction = self._corrected_by()
@@ -59,14 +60,14 @@ class TrainingLoop:
         self._client.restore(checkpoint)
         last = checkpoint.tensors.get("last")
         self._correction, self._last = None, None if last is None else last.to(self._client.state.x.device)
-        self._place(self._client.state.x)
+        self._parameters.place(self._client.state.x)
         if self._inner is not None:
             self._inner.restore(checkpoint.tensors, checkpoint.facts)
 
     def _round(self, oracle: Oracle, *, measure: bool = False) -> None:
         self._client.step(oracle, self._parameters.of_groups("lr"), measure=measure)
         self._correction = None
-        self._place(self._client.state.x)
+        self._parameters.place(self._client.state.x)
 
     def _exchange_steps(self, inner: Inner, *, measure: bool = False) -> None:
         taken = inner.taken(self._client.state.x, self._parameters.row())
@@ -90,18 +91,14 @@ class TrainingLoop:
 
         def elsewhere(x: Tensor) -> Tensor:
             assert closure is not None
-            self._place(x)
+            self._parameters.place(x)
             with torch.enable_grad():
                 closure()
             gradient = self._gradient(x)
-            self._place(own)
+            self._parameters.place(own)
             return gradient
 
         return LoopOracle(title, own, here, elsewhere if closure is not None else None)
-
-    def _place(self, x: Tensor) -> None:
-        """Have the parameters be this row; an inner optimiser moves them, and gets a copy."""
-        self._parameters.place(x if self._inner is None else x.clone())
 
     def _gradient(self, x: Tensor) -> Tensor:
         """(1, d): what the parameters' gradients are, with weight decay."""
