@@ -41,7 +41,7 @@ def _figure(final: Sequence[Line], splits: Sequence[str], path: Path) -> None:
                 panel.plot(sent, losses.mean(axis=1), style, color=colour, linewidth=2, label=line["contender"])
                 panel.fill_between(sent, losses.min(axis=1), losses.max(axis=1), color=colour, alpha=0.18, linewidth=0)
         panels[0].set_ylabel("validation loss (nats per byte)")
-        panels[0].legend(frameon=False)
+        panels[0].legend(frameon=False, loc="lower left")
 
 
 def _heading(final: Sequence[Line]) -> list[str]:

@@ -90,11 +90,14 @@ def final(runs: list[gs.Run], column: str) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path, default=Path("local_steps.json"))
+    parser.add_argument("--draw", action="store_true", help="only write the table and the figure of the file again")
     parser.add_argument("--rounds", type=int, default=300)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--jobs", type=int, default=1, help="processes for the search")
     parser.add_argument("--data", default="mnist", help="mnist, or digits for a rehearsal")
     given = parser.parse_args()
+    if given.draw:
+        return write(json.loads(given.json.read_text()), given.json)
     about = {"data": given.data, "rounds": given.rounds, "gossamer": gs.__version__, "torch": torch.__version__}
     known = json.loads(given.json.read_text()) if given.json.exists() else {}
     kept: dict[str, Any] = known if known.get("about") == about else {"about": about, "search": {}, "final": {}}
@@ -123,9 +126,14 @@ def main() -> None:
             "curves": curves,
         }
     conclude(kept)
-    write_text(given.json, json.dumps(kept, indent=1))
-    write_text(given.json.with_suffix(".md"), table(kept))
-    draw(kept, given.json.with_suffix(".png"))
+    write_text(given.json, json.dumps(kept))
+    write(kept, given.json)
+
+
+def write(kept: dict[str, Any], path: Path) -> None:
+    """The table and the figure beside the file."""
+    write_text(path.with_suffix(".md"), table(kept))
+    draw(kept, path.with_suffix(".png"))
     print(table(kept))
 
 
@@ -164,14 +172,14 @@ def draw(kept: dict[str, Any], path: Path) -> None:
 
     colours = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
     with plt.rc_context(LOOK):
-        figure, axes = plt.subplots(figsize=(8, 4.5), layout="constrained")
+        figure, axes = plt.subplots(figsize=(10, 4.2), layout="constrained")
         for colour, (label, one) in zip(colours, kept["final"].items(), strict=True):
             for number, curve in enumerate(one["curves"]):
                 mbit = [b / 1e6 for b in curve["bits"]]
                 axes.plot(mbit, curve["accuracy"], color=colour, lw=1.4, label=label if number == 0 else None)
         axes.axhline(kept["target"], color="0.4", lw=0.8, ls=":")
         axes.set(xlabel="Mbit sent on one link", ylabel="test accuracy of the mean model", xlim=(0, None), ylim=(0, 1))
-        axes.legend(fontsize=9, loc="lower right")
+        figure.legend(fontsize=9, loc="outside right center", frameon=False)
         figure.savefig(path)
         plt.close(figure)
 
