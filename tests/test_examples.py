@@ -27,7 +27,14 @@ def test_examples_are_short(path: Path) -> None:
     assert len(path.read_text().splitlines()) <= 60
 
 
-@pytest.mark.parametrize("path", [path for path in EXAMPLES if path.name not in PROCESSES], ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "path",
+    [
+        pytest.param(path, id=path.name, marks=pytest.mark.slow if path.name == "transformer.py" else [])
+        for path in EXAMPLES
+        if path.name not in PROCESSES
+    ],
+)
 def test_example(path: Path, tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, path], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False

@@ -61,7 +61,7 @@ class CompressedKGT(Algorithm):
         title="Compressed K-GT",
         paper="K-GT: Liu et al., 2023 (arXiv 2301.01313); surrogates: Zhao et al., 2022 (arXiv 2201.13320)",
         messages=2,
-        gradients="the local steps of a run",
+        gradients="1 (K with local steps)",
         state=7,
         assumes="not known",
         rate="not known between its two ends, K-GT and BEER",

@@ -48,7 +48,7 @@ class KGT(Algorithm):
         title="K-GT",
         paper="Liu et al., 2023 (arXiv 2301.01313)",
         messages=2,
-        gradients="K, the local steps of a run",
+        gradients="1 (K with local steps)",
         state=2,
         assumes="nothing more: any difference between the clients",
         rate="O(sigma/sqrt(nKT)) and O(1/T) beside it, with plain SGD as the local steps",

@@ -13,6 +13,9 @@ from gossamer.problems.base import Problem
 from gossamer.runtime.gradients.local import LocalSteps, Steps
 from gossamer.streams import Streams
 
+Extras = dict[str, Any]
+"""What a problem takes beside models and rows."""
+
 
 class BatchOracle(Oracle):
     """A round's gradients; the minibatch is drawn when it is first asked for, and is the same for the whole round.
@@ -77,9 +80,9 @@ class BatchOracle(Oracle):
         losses = self.problem.batch_loss(x, batch, **self._extras())
         return None if losses is None else float(losses.double().mean())
 
-    def _extras(self) -> dict[str, Any]:
+    def _extras(self) -> Extras:
         """What a problem takes beside models and rows: copies of the buffers, and seeds."""
-        more: dict[str, Any] = {}
+        more: Extras = {}
         if self.problem.has_buffers:
             more["buffers"] = {name: buffer.clone() for name, buffer in of_module(self._before).items()}
         if self.problem.is_random:
@@ -129,7 +132,7 @@ class LocalOracle(BatchOracle):
             self.asked.append((x, None if drawn is None else drawn[:, :b]))
 
         def gradient(y: Tensor, k: int) -> Tensor:
-            more: dict[str, Any] = {"buffers": own} if problem.has_buffers else {}
+            more: Extras = {"buffers": own} if problem.has_buffers else {}
             more |= {} if seeds is None else {"seeds": seeds + k}
             return problem.gradient(y, drawn if drawn is None or b is None else drawn[:, k * b : (k + 1) * b], **more)
 
