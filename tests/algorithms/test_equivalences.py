@@ -276,6 +276,7 @@ def test_the_corrections_of_kgt_have_the_mean_zero() -> None:
     assert float(sim.state.c.mean(dim=0).abs().max()) <= 1e-12
 
 
+@pytest.mark.slow
 def test_kgt_is_exact_although_its_clients_differ() -> None:
     """With full gradients it comes to a stationary point of the whole, where uncorrected local steps stay apart."""
     local = gs.LocalSteps("SGD", steps=4, lr=0.05)
