@@ -1,6 +1,9 @@
 """Local steps: what they compute, what is kept of them, and that processes do the same."""
 
 import re
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -152,6 +155,36 @@ def test_a_stopped_run_goes_on_with_its_moments(tmp_path: Path) -> None:
     other = how | {"local": gs.LocalSteps("AdamW", 4, lr=0.01)}
     with pytest.raises(GossamerError, match="is of another run: `local` is"):
         gs.simulate(CHOCO, problem(), MIXING, **other, resume=True)
+
+
+KILLED = """
+import os, signal
+import torch
+import gossamer as gs
+from gossamer.runtime.loop import Hook
+
+class Kill(Hook):
+    def after(self, loop):
+        if loop.t == 23:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+def run(**how):
+    problem = gs.logistic_regression("breast_cancer", clients=4, dtype="float64")
+    method = gs.algorithms.CompressedKGT(lr=1.0, gamma=0.4, compressor=gs.gsgd(5))
+    local = gs.LocalSteps("AdamW", 3, outer_momentum=0.5, lr=0.01)
+    return gs.simulate(method, problem, gs.mixing_matrix(gs.ring(4)), rounds=40, batch_size=5, local=local, **how)
+"""
+
+
+def test_a_killed_run_goes_on_as_if_it_had_never_been_killed(tmp_path: Path) -> None:
+    cut = f"run(record_dir={str(tmp_path)!r}, checkpoint_every=5, hooks=[Kill()])"
+    done = subprocess.run([sys.executable, "-c", f"{KILLED}\n{cut}"], check=False)
+    assert done.returncode == -signal.SIGKILL
+    known: dict[str, Any] = {}
+    exec(KILLED, known)
+    again, whole = known["run"](record_dir=tmp_path, resume=True), known["run"]()
+    assert again.record.rows[-1].round == 40
+    assert torch.equal(again.x, whole.x)
 
 
 def test_looking_ahead_changes_nothing() -> None:
