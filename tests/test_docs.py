@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -289,3 +290,20 @@ def test_the_tables_of_methods_and_steps_are_up_to_date() -> None:
     text = (ROOT / "docs" / "methods.md").read_text()
     assert section(text, "methods") == markdown_table()
     assert section(text, "auto") == auto_table()
+
+
+def test_what_is_said_of_local_steps_was_measured() -> None:
+    results, methods = ROOT / "docs" / "results", (ROOT / "docs" / "methods.md").read_text()
+    kept = json.loads((results / "local_steps.json").read_text())["final"]["corrected AdamW, H = 10"]
+    assert max(kept["shares"]) <= 0.35
+    assert min(kept["accuracy"], kept["worst client"]) >= 0.9
+    lines = [json.loads(line) for line in (results / "language_model.jsonl").read_text().splitlines()]
+    final = {(one["split"], one["contender"]): one for one in lines if one["stage"] == "final"}
+    loss = {key: float(np.array(one["losses"]).min(axis=0).mean()) for key, one in final.items()}
+    sent = {key: float(np.mean(one["bytes"][-1])) for key, one in final.items()}
+    above = [100 * (loss[split, "CHOCO-SGD"] / loss[split, "DiLoCo"] - 1) for split in ("iid", "topic")]
+    assert f"{above[0]:.1f} % above" in methods.replace("\n", " ")
+    assert f"and {above[1]:.1f} % where each file" in methods
+    fewer = [sent["iid", other] / sent["iid", "CHOCO-SGD"] for other in ("DiLoCo", "All-reduce AdamW")]
+    assert f"sends {fewer[0]:.1f} times fewer bytes than DiLoCo and {fewer[1]:.0f} times fewer than" in methods
+    assert f"and {fewer[1]:.0f} times fewer than all-reduce, with a loss 5 % above" in (ROOT / "README.md").read_text()

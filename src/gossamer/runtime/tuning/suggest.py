@@ -245,7 +245,7 @@ def _steps(
         )
         return gamma if hasattr(template, "gamma") else None, _LOCAL
     reasons.append(
-        f"lr is {scale:.3g} times that of one machine: one mixing removes about {share:.2g} of what the clients differ "
+        f"lr is {scale:.3g} times that of one machine: one mixing removes about {min(share, 1):.0%} of what the clients differ "
         f"by (rho = {network.rho:.2g}), and the models must not drift apart faster."
     )
     return gamma if hasattr(template, "gamma") else None, scale
