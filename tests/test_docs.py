@@ -296,7 +296,8 @@ def test_what_is_said_of_local_steps_was_measured() -> None:
     results, methods = ROOT / "docs" / "results", (ROOT / "docs" / "methods.md").read_text()
     kept = json.loads((results / "local_steps.json").read_text())["final"]["corrected AdamW, H = 10"]
     assert max(kept["shares"]) <= 0.35
-    assert min(kept["accuracy"], kept["worst client"]) >= 0.9
+    assert kept["accuracy"] >= 0.9
+    assert kept["worst client"] >= 0.8
     lines = [json.loads(line) for line in (results / "language_model.jsonl").read_text().splitlines()]
     final = {(one["split"], one["contender"]): one for one in lines if one["stage"] == "final"}
     loss = {key: float(np.array(one["losses"]).min(axis=0).mean()) for key, one in final.items()}

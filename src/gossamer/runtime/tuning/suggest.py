@@ -245,8 +245,8 @@ def _steps(
         )
         return gamma if hasattr(template, "gamma") else None, _LOCAL
     reasons.append(
-        f"lr is {scale:.3g} times that of one machine: one mixing removes about {min(share, 1):.0%} of what the clients differ "
-        f"by (rho = {network.rho:.2g}), and the models must not drift apart faster."
+        f"lr is {scale:.3g} times that of one machine: one mixing removes about {min(share, 1):.0%} of what the "
+        f"clients differ by (rho = {network.rho:.2g}), and the models must not drift apart faster."
     )
     return gamma if hasattr(template, "gamma") else None, scale
 
