@@ -178,6 +178,32 @@ def test_parameters_keep_memory_of_their_own(has_inner: bool) -> None:
         torch.testing.assert_close(after, before, rtol=0, atol=1e-12)
 
 
+def autocast(rank: int) -> list[float]:
+    """bfloat16 inside, parameters and moments in float32."""
+    mine, model = problem().only(rank), network().float()
+    inner = torch.optim.AdamW(model.parameters(), lr=0.01)
+    optimizer = gs.DecentralizedOptimizer(model.parameters(), SUMS, MIXING, inner=inner, every=EVERY)
+    losses = []
+    for t in range(8 * EVERY):
+        rows = torch.arange(8 * t, 8 * t + 8) % mine.rows_per_client
+        model.zero_grad()
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            output = model(mine.rows.inputs(rows).float())
+        assert output.dtype == torch.bfloat16
+        loss = nn.functional.cross_entropy(output.float(), mine.rows.labels[rows])
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        losses.append(float(loss.detach()))
+    optimizer.close()
+    assert {p.dtype for p in model.parameters()} == {torch.float32}
+    return [sum(losses[:EVERY]), sum(losses[-EVERY:])]
+
+
+def test_autocast() -> None:
+    for first, last in results_of(autocast):
+        assert last < 0.7 * first
+
+
 def bad_input(rank: int) -> list[str]:
     model, other, found = network(), network(), []
     method, how = SUMS, dict[str, Any]
