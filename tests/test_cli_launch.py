@@ -106,7 +106,7 @@ def test_the_wrong_number_of_processes_and_a_spec_that_differs(tmp_path: Path) -
 
 @pytest.mark.slow
 def test_stopped_and_resumed(tmp_path: Path) -> None:
-    spec(tmp_path, rounds=1000, seeds="[0, 1]")
+    spec(tmp_path, rounds=600, seeds="[0, 1]")
     assert finish(start(tmp_path, "-o", "whole", "-q")) == (0, "")
     for number in (signal.SIGINT, signal.SIGTERM):
         process = start(tmp_path, "-o", "cut", "--checkpoint-every", "100", "--resume", "-q")
@@ -130,7 +130,7 @@ def test_stopped_and_resumed(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kills", [pytest.param(2, marks=pytest.mark.slow), pytest.param(20, marks=pytest.mark.long)])
 def test_killed_many_times(kills: int, tmp_path: Path) -> None:
     """kill -9 of a rank at random rounds: training restarts by itself and ends with the very same models."""
-    spec(tmp_path, rounds=5000)
+    spec(tmp_path, rounds=1000 + 750 * kills)
     assert finish(start(tmp_path, "-o", "whole", "-q")) == (0, "")
     process = start(tmp_path, "-o", "cut", "--checkpoint-every", "40", "--max-restarts", str(kills), "-q")
     chance, times, seen = random.Random(0), [time.time()], set[int]()

@@ -230,7 +230,7 @@ def test_launch_reports_the_loss_of_each_rank(tmp_path: Path) -> None:
         assert sum(own["bytes"][at][1] for own in found) / 4 * 8 == pytest.approx(row.bits)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_loss_stands_beside_the_bar_on_a_terminal(tmp_path: Path) -> None:
     spec(tmp_path, rounds=300)
     ours, theirs = pty.openpty()
