@@ -93,9 +93,9 @@ def suggest(
         local: The number of local steps per round, if an optimiser takes these. Its lr is then the one to scale, and
             the method's is 1.
 
-    >>> import gossamer as gs
+    >>> import torch, gossamer as gs
     >>> mixing = gs.mixing_matrix(gs.ring(8))
-    >>> advice = gs.suggest(nn.Linear(1000, 100, device="meta"), gs.BEER, mixing, gs.gsgd(5), lr=0.5)
+    >>> advice = gs.suggest(torch.nn.Linear(1000, 100, device="meta"), gs.BEER, mixing, gs.gsgd(5), lr=0.5)
     >>> advice.compressor, round(advice.gamma, 2), round(advice.method.lr, 2)
     (blockwise(operator=gsgd(bits=5), size=128, tensors=()), 0.59, 0.25)
     """
