@@ -48,7 +48,7 @@ def _heading(final: Sequence[Line]) -> list[str]:
     line, scale = final[0], final[0]["scale"]
     ratios = [ratio for one in final for ratio in one["encoded"]]
     encoded = (
-        f" Packets that were really encoded took {min(ratios):.3f} to {max(ratios):.3f} times that." if ratios else ""
+        f" Packets that were really encoded took {min(ratios):.4f} to {max(ratios):.4f} times that." if ratios else ""
     )
     return [
         "---",

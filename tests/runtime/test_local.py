@@ -74,7 +74,7 @@ def test_the_sum_of_local_steps_takes_the_place_of_the_gradient(
 def test_clipping_schedules_and_groups_are_those_of_torch() -> None:
     """Against clip_grad_norm_, LambdaLR and parameter groups, client by client."""
     whole, lr = problem(), gs.algorithms.schedules.cosine(0.02, 12)
-    groups = {"3.*": {"weight_decay": 0.0}, "*.bias": {"weight_decay": 0.7}}
+    groups = {"3.*": {"weight_decay": 0.0, "lr": 0.05}, "*.bias": {"weight_decay": 0.7}}
     more: dict[str, Any] = {"weight_decay": 0.3, "clip": 0.05, "groups": groups}
     apart = [gs.LocalSteps(one, steps=3, lr=lr, **more) for one in (torch.optim.AdamW, RowwiseAdam)]
     runs = [gs.simulate(gs.DSGD(lr=1.0), whole, MIXING, rounds=4, batch_size=5, local=one, seed=7) for one in apart]
@@ -83,8 +83,11 @@ def test_clipping_schedules_and_groups_are_those_of_torch() -> None:
     optimizers, times = [], []
     for module in modules:
         decays = {"1.weight": 0.3, "1.bias": 0.7, "3.weight": 0.0, "3.bias": 0.0}
-        own = [{"params": [p], "weight_decay": decays[name]} for name, p in module.named_parameters()]
-        optimizers.append(torch.optim.AdamW(own, lr=0.02))
+        own = [
+            {"params": [p], "weight_decay": decays[name], "lr": 0.05 if name[0] == "3" else 0.02}
+            for name, p in module.named_parameters()
+        ]
+        optimizers.append(torch.optim.AdamW(own))
         times.append(torch.optim.lr_scheduler.LambdaLR(optimizers[-1], lambda t: lr(t) / 0.02))
     x = whole.x0().expand(4, -1)
     for t in range(4):
@@ -235,9 +238,18 @@ def test_a_spec_has_local_steps(optimizer: str) -> None:
         (lambda: gs.LocalSteps("AdamV"), "Unknown optimizer 'AdamV'"),
         (lambda: gs.LocalSteps(nn.Linear), "`optimizer` must be a class such as torch.optim.AdamW, got <class"),  # type: ignore[arg-type]
         (lambda: gs.LocalSteps("AdamW", 0), "`steps` must be"),
-        (lambda: gs.LocalSteps("AdamW", 2, lr=-1), "AdamW does not take these settings: Invalid learning rate: -1."),
-        (lambda: gs.LocalSteps("AdamW", 2, speed=1), "AdamW does not take these settings: got an unexpected keyword"),
+        (
+            lambda: gs.LocalSteps("AdamW", 2, lr=-1),
+            "AdamW does not take these settings or parameters: Invalid learning rate: -1.",
+        ),
+        (
+            lambda: gs.LocalSteps("AdamW", 2, speed=1),
+            "AdamW does not take these settings or parameters: got an unexpected keyword",
+        ),
         (lambda: gs.LocalSteps("SGD", 2, outer_momentum=1.0), "`outer_momentum` must be in [0, 1), got 1.0."),
+        (lambda: gs.LocalSteps("LBFGS"), "LBFGS cannot take a step from a gradient alone"),
+        (lambda: gs.LocalSteps("SparseAdam"), "SparseAdam cannot take a step from a gradient alone"),
+        (lambda: _run(local=gs.LocalSteps("Muon")), "Muon does not take these settings or parameters"),
         (lambda: gs.LocalSteps("SGD", 2, clip=0), "`clip` must be"),
         (lambda: gs.LocalSteps("SGD", groups=3), "`groups` must be such as"),  # type: ignore[arg-type]
         (lambda: gs.LocalSteps("SGD", groups={"*": {"speed": 1}}), "SGD has no setting 'speed' for a group"),

@@ -1,6 +1,6 @@
 """K-GT on BEER's surrogates: corrected local steps, and messages of a few bits."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -94,7 +94,7 @@ class CompressedKGT(Algorithm):
         """Corrected local steps, then the two messages of BEER in one packet."""
         x, gamma, is_fresh = state.x, self.gamma, self.order == "fresh"
         h, g = round.arrived(state.h, state.g)
-        correction = state.v + gamma * g.pull - state.own
+        correction = self.correction(replace(state, g=g))
         change, own = round.oracle.corrected(x, correction)
         v = correction + own
         y = x - (round.lr * change).to(x)

@@ -42,7 +42,7 @@ class KGT(Algorithm):
     would take an exchange between all clients. The first round is then uncorrected.
     """
 
-    lr: LR = 1.0
+    lr: LR
 
     info = MethodInfo(
         title="K-GT",

@@ -121,9 +121,10 @@ class LazyRows(Rows):
         """The rows at these positions, read client by client."""
         wanted, back = np.unique(flat, return_inverse=True)
         ends = np.cumsum(self.counts)
-        clients = np.searchsorted(ends, wanted, side="right")
+        owners = np.searchsorted(ends, wanted, side="right")
         parts = [
-            self._read(int(who), wanted[clients == who] - ends[who] + self.counts[who]) for who in np.unique(clients)
+            self._read(int(client), wanted[owners == client] - ends[client] + self.counts[client])
+            for client in np.unique(owners)
         ]
         order = torch.from_numpy(back.reshape(-1)).to(self.device)
         x, y = (torch.cat(tensors).index_select(0, order) for tensors in zip(*parts, strict=True))

@@ -37,7 +37,7 @@ class LocalSteps:
         outer_momentum: The momentum of the sums, in [0, 1).
         clip: The largest norm of a client's gradient, as in `torch.nn.utils.clip_grad_norm_`.
         groups: Settings of some parameters of a module, by the pattern of their names: `{"*.bias": {"weight_decay":
-            0.0}}`. The first pattern that fits counts.
+            0.0}}`. The first pattern that fits counts. Where `lr` is a schedule, a group with its own `lr` keeps its ratio.
         settings: Of the optimiser. `lr` may be a schedule over all local steps, such as `schedules.cosine(1e-3, 2000)`.
     """
 
@@ -69,28 +69,35 @@ class LocalSteps:
             raise InputError(f'`groups` must be such as {{"*.bias": {{"weight_decay": 0.0}}}}, got {groups!r}.')
         self.groups = {pattern: dict(one) for pattern, one in groups.items()}
         for more in ({}, *self.groups.values()):
-            try:
-                self.make([{"params": [nn.Parameter(torch.zeros(2, 2))], **more}])
-            except (TypeError, ValueError) as error:
-                reason = str(error).split("\n")[0].removeprefix(f"{optimizer.__name__}.__init__() ").rstrip(".")
-                raise InputError(f"{optimizer.__name__} does not take these settings: {reason}.") from None
-            if odd := more.keys() - _defaults(self):
+            known = self.make([{"params": [nn.Parameter(torch.zeros(2, 2))], **more}]).defaults
+            if odd := more.keys() - known.keys():
                 raise InputError(f"{optimizer.__name__} has no setting {min(odd)!r} for a group of parameters.")
+        self.kept_per_coordinate = self._tried() + bool(self.outer_momentum)
+        """Numbers that are kept from round to round for each coordinate: two for AdamW."""
 
     def make(self, groups: Sequence[Mapping[str, Any]]) -> torch.optim.Optimizer:
         """The optimiser of these groups of parameters."""
-        first = {} if self.schedule is None else {"lr": self.schedule(0)}
-        return self.optimizer([dict(group) for group in groups], **(self.settings | first))
+        first = {} if self.schedule is None else {"lr": self.schedule.lr}
+        name = self.optimizer.__name__
+        try:
+            return self.optimizer([dict(group) for group in groups], **(self.settings | first))
+        except (TypeError, ValueError) as error:
+            reason = str(error).split("\n")[0].removeprefix(f"{name}.__init__() ").rstrip(".")
+            raise InputError(f"{name} does not take these settings or parameters: {reason}.") from None
 
-    @property
-    def kept_per_coordinate(self) -> int:
-        """Numbers that it keeps from round to round for each coordinate: two for AdamW."""
+    def _tried(self) -> int:
+        """Numbers per coordinate that the optimiser keeps, from one step of it; refused if it cannot take one."""
         leaf = nn.Parameter(torch.zeros(4, 4))
         leaf.grad = torch.ones_like(leaf)
         optimizer = self.make([{"params": [leaf]}])
-        optimizer.step()
-        kept = sum(one.shape == leaf.shape for one in optimizer.state[leaf].values() if isinstance(one, Tensor))
-        return kept + bool(self.outer_momentum)
+        try:
+            optimizer.step()
+        except (TypeError, RuntimeError) as error:
+            reason = str(error).split("\n")[0].rstrip(".")
+            raise InputError(
+                f"{self.optimizer.__name__} cannot take a step from a gradient alone: {reason}; use AdamW, say."
+            ) from None
+        return sum(one.shape == leaf.shape for one in optimizer.state[leaf].values() if isinstance(one, Tensor))
 
     def group_of(self, name: str) -> str | None:
         """The pattern that a parameter's name fits."""
@@ -110,8 +117,10 @@ class LocalSteps:
         return f"LocalSteps({self.optimizer.__name__}, steps={self.steps}{told})"
 
 
-def _defaults(local: LocalSteps) -> set[str]:
-    return set(local.make([{"params": [nn.Parameter(torch.zeros(2, 2))]}]).defaults)
+def nesterov(change: Tensor, before: Tensor | None, mu: float) -> tuple[Tensor, Tensor]:
+    """A sum of local steps with outer momentum, as in DiLoCo; and the momentum, to be kept for the next."""
+    momentum = change if before is None else change + mu * before
+    return change + mu * momentum, momentum
 
 
 def check_momentum(value: object) -> float:
@@ -193,10 +202,7 @@ class Steps:
         self.moments = self._left()
         change = self._x - self._point()
         if self._local.outer_momentum:
-            mu = self._local.outer_momentum
-            momentum = change + mu * self._kept.get(_OUTER, torch.zeros_like(change))
-            self.moments[_OUTER] = momentum
-            change = change + mu * momentum
+            change, self.moments[_OUTER] = nesterov(change, self._kept.get(_OUTER), self._local.outer_momentum)
         return Taken(change, mean)
 
     def _clipped(self, gradient: Tensor) -> Tensor:
@@ -221,9 +227,10 @@ class Steps:
         for optimizer, leaves, rows in zip(self._optimizers, self._leaves, self._rows(), strict=True):
             for leaf, piece in zip(leaves, torch.split(gradient[rows], self._sizes, dim=1), strict=True):
                 leaf.grad = piece.reshape(leaf.shape)
-            if self._local.schedule is not None:
+            if self._local.schedule is not None:  # a group with an lr of its own keeps its ratio, as in torch
                 for group in optimizer.param_groups:
-                    group["lr"] = self._local.schedule(self._t + k)
+                    ratio = group.setdefault("initial_lr", group["lr"]) / self._local.schedule.lr
+                    group["lr"] = ratio * self._local.schedule(self._t + k)
             with torch.enable_grad():  # as in a training loop
                 optimizer.step()
 

@@ -164,13 +164,29 @@ def moments(buffers: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name.removeprefix(_MOMENTS): one for name, one in buffers.items() if name.startswith(_MOMENTS)}
 
 
-class LoopOracle(Oracle):
+class _UserOracle(Oracle):
+    """What a training loop has: never more than a minibatch."""
+
+    def __init__(self, title: str) -> None:
+        self._title = title
+
+    def full(self, x: Tensor) -> Tensor:
+        """Refused."""
+        raise InputError(f"{self._title} asks for full gradients, which an optimiser never sees.")
+
+    def samples(self, x: Tensor, *, whole: bool = False, purpose: str = "batch") -> Samples:
+        """Refused."""
+        raise InputError(f"{self._title} asks for the gradient of each data row, which an optimiser never sees.")
+
+
+class LoopOracle(_UserOracle):
     """Gradients as a training loop has them: at its model `own` what `backward` left, elsewhere by its closure."""
 
     def __init__(
         self, title: str, own: Tensor, here: Callable[[Tensor], Tensor], elsewhere: Callable[[Tensor], Tensor] | None
     ) -> None:
-        self._title, self._own, self._here, self._elsewhere = title, own, here, elsewhere
+        super().__init__(title)
+        self._own, self._here, self._elsewhere = own, here, elsewhere
 
     def __call__(self, x: Tensor) -> Tensor:
         """On the minibatch of this step."""
@@ -183,17 +199,30 @@ class LoopOracle(Oracle):
             )
         return self._elsewhere(x)
 
-    def full(self, x: Tensor) -> Tensor:
-        """Not to be had."""
-        raise InputError(f"{self._title} asks for full gradients, which an optimiser never sees.")
 
-    def samples(self, x: Tensor, *, whole: bool = False, purpose: str = "batch") -> Samples:
-        """Not to be had."""
-        raise InputError(f"{self._title} asks for the gradient of each data row, which an optimiser never sees.")
+class GivenOracle(_UserOracle):
+    """The steps that a client has taken by its own optimiser, in place of a gradient."""
+
+    def __init__(self, title: str, taken: Taken) -> None:
+        super().__init__(title)
+        self._taken, self._is_asked = taken, False
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """The sum of the steps, once."""
+        if self._is_asked:
+            raise InputError(
+                f"{self._title} takes several gradients per round, which local steps do not give; use BEER."
+            )
+        self._is_asked = True
+        return self._taken.change
+
+    def corrected(self, x: Tensor, correction: Tensor) -> Taken:
+        """The steps, which had the correction."""
+        return self._taken
 
 
 class SameOracle(Oracle):
-    """The same gradient whatever the model, or none: for who has no data left, or only mixes."""
+    """The same gradient whatever the model, or none: for a client that has no data left, or that only mixes."""
 
     def __init__(self, gradient: Tensor | None = None) -> None:
         self._gradient = gradient

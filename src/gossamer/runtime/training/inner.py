@@ -1,14 +1,16 @@
 """The steps that a training loop takes by an optimiser of its own between two rounds."""
 
-from collections.abc import Mapping, Sequence
+import inspect
+from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from gossamer.algorithms.round import Oracle, Samples, Taken
+from gossamer.algorithms.round import Taken
 from gossamer.errors import InputError, check_integer
-from gossamer.runtime.gradients.local import check_momentum
+from gossamer.runtime.gradients.local import check_momentum, nesterov
+from gossamer.runtime.training.parameters import Parameters
 
 
 class Inner:
@@ -21,16 +23,20 @@ class Inner:
         parameters: What is trained, in the order of the coordinates.
     """
 
-    def __init__(self, optimizer: Any, every: int, outer_momentum: float, parameters: Sequence[nn.Parameter]) -> None:
+    def __init__(self, optimizer: Any, every: int, outer_momentum: float, parameters: Parameters) -> None:
         if not isinstance(optimizer, torch.optim.Optimizer):
             raise InputError(f"`inner` must be an optimiser such as torch.optim.AdamW(...), got {optimizer!r}.")
         theirs = {p for group in optimizer.param_groups for p in group["params"] if p.requires_grad}
-        if theirs != set(parameters):
-            missing, more = len(set(parameters) - theirs), len(theirs - set(parameters))
+        ours = set(parameters.trained)
+        if theirs != ours:
             raise InputError(
-                f"`inner` is over other parameters: it lacks {missing} of the {len(parameters)} that are trained, and "
-                f"has {more} that are not; give both the same parameters."
+                f"`inner` is over other parameters: it lacks {len(ours - theirs)} of the {len(ours)} that are trained, "
+                f"and has {len(theirs - ours)} that are not; give both the same parameters."
             )
+        closure = inspect.signature(optimizer.step).parameters.get("closure")
+        if closure is not None and closure.default is inspect.Parameter.empty:
+            name = type(optimizer).__name__
+            raise InputError(f"`inner` must take steps without a closure, which {name} does not; use AdamW, say.")
         self.optimizer, self.every = optimizer, check_integer("every", every, 1)
         self.outer_momentum, self._parameters = check_momentum(outer_momentum), parameters
         self.steps = 0
@@ -65,20 +71,18 @@ class Inner:
 
     def _step_along(self, direction: Tensor) -> None:
         """A step with this as the gradient; the parameters then have the gradients that they had."""
-        kept = [p.grad for p in self._parameters]
-        pieces = torch.split(direction[0], [p.numel() for p in self._parameters])
-        for p, piece in zip(self._parameters, pieces, strict=True):
-            p.grad = piece.view(p.shape)
+        kept = [p.grad for p in self._parameters.trained]
+        for p, piece in self._parameters.pieces(direction):
+            p.grad = piece
         self.optimizer.step()
-        for p, grad in zip(self._parameters, kept, strict=True):
+        for p, grad in zip(self._parameters.trained, kept, strict=True):
             p.grad = grad
 
     def taken(self, x: Tensor, y: Tensor) -> Taken:
         """What all steps since the last round come to, from the models x to y; the next round begins."""
         change, mean = x - y, torch.zeros_like(x) if self._total is None else self._total / max(1, self.steps)
         if self.outer_momentum:
-            self._momentum = change if self._momentum is None else change + self.outer_momentum * self._momentum
-            change = change + self.outer_momentum * self._momentum
+            change, self._momentum = nesterov(change, self._momentum, self.outer_momentum)
         self.steps, self._total, self._last = 0, None, Taken(change, mean)
         return self._last
 
@@ -91,7 +95,7 @@ class Inner:
             return None  # what it did before its data ended
         last = self._last
         if last is None or not is_tracking:
-            zero = torch.zeros_like(torch.cat([p.detach().reshape(-1) for p in self._parameters]))[None]
+            zero = torch.zeros_like(self._parameters.row())
             return Taken(zero, zero)
         if correction is None:
             return last
@@ -119,50 +123,17 @@ class Inner:
         for i, key, value in facts["inner"]["numbers"]:
             state.setdefault(int(i), {})[key] = value
         self.optimizer.load_state_dict({"state": state, "param_groups": facts["inner"]["groups"]})
-        self.steps, device = int(facts["inner"]["steps"]), self._parameters[0].device
+        self.steps, device = int(facts["inner"]["steps"]), self._parameters.trained[0].device
         own = {name.removeprefix("inner@"): x.to(device) for name, x in tensors.items() if name.startswith("inner@")}
         self._total, self._momentum = own.get("total"), own.get("momentum")
         self._last = Taken(own["last.change"], own["last.gradient"]) if "last.change" in own else None
-        if "y" in own:
-            pieces = torch.split(own["y"][0], [p.numel() for p in self._parameters])
-            with torch.no_grad():
-                for p, piece in zip(self._parameters, pieces, strict=True):
-                    p.copy_(piece.view(p.shape))
+        self._parameters.place(own["y"])
 
     def _own(self) -> dict[str, Tensor]:
-        y = torch.cat([p.detach().reshape(-1) for p in self._parameters])[None]
-        kept: dict[str, Tensor | None] = {"y": y, "total": self._total, "momentum": self._momentum}
+        kept: dict[str, Tensor | None] = {"y": self._parameters.row(), "total": self._total, "momentum": self._momentum}
         if self._last is not None:
             kept |= {"last.change": self._last.change, "last.gradient": self._last.gradient}
         return {name: value for name, value in kept.items() if value is not None}
-
-
-class GivenOracle(Oracle):
-    """What a client has done on its own, handed to its method in place of a gradient."""
-
-    def __init__(self, title: str, taken: Taken) -> None:
-        self._title, self._taken, self._is_asked = title, taken, False
-
-    def __call__(self, x: Tensor) -> Tensor:
-        """The sum of its steps, once."""
-        if self._is_asked:
-            raise InputError(
-                f"{self._title} takes several gradients per round, which local steps do not give; use BEER."
-            )
-        self._is_asked = True
-        return self._taken.change
-
-    def corrected(self, x: Tensor, correction: Tensor) -> Taken:
-        """The steps, which had the correction."""
-        return self._taken
-
-    def full(self, x: Tensor) -> Tensor:
-        """Not to be had."""
-        raise InputError(f"{self._title} asks for full gradients, which an optimiser never sees.")
-
-    def samples(self, x: Tensor, *, whole: bool = False, purpose: str = "batch") -> Samples:
-        """Not to be had."""
-        raise InputError(f"{self._title} asks for the gradient of each data row, which an optimiser never sees.")
 
 
 def _plain(value: Any) -> Any:

@@ -110,7 +110,7 @@ class DecentralizedOptimizer(torch.optim.Optimizer):
         self._mixing, self._method = mixing, method.with_minibatch_start()
         super().__init__(params, {"lr": method.lr, "weight_decay": check_nonnegative("weight_decay", weight_decay)})
         self._parameters = Parameters(self.param_groups, method)
-        local = self._inner = None if inner is None else Inner(inner, every, outer_momentum, self._parameters.trained)
+        local = self._inner = None if inner is None else Inner(inner, every, outer_momentum, self._parameters)
         x = self._parameters.row()
         method.check_dimension(x.shape[1])
         method.check_mixing(mixing.lambda_min)
@@ -217,7 +217,7 @@ class DecentralizedOptimizer(torch.optim.Optimizer):
 
     @contextlib.contextmanager
     def join(self) -> Iterator[None]:
-        """For loops of unequal length: who comes to its end goes on exchanging until all have come to theirs.
+        """For loops of unequal length: a rank that comes to its end goes on exchanging until all have come to theirs.
 
         The last gradient of such a client stays in its tracker. With a method that has none, it is zero. All ranks
         leave after the same round, a few rounds after the last has run out of data: as many as a word needs from one

@@ -1,6 +1,6 @@
 """The parameters of a training loop as one row of numbers."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -51,8 +51,13 @@ class Parameters:
         They keep memory of their own: Accelerate takes parameters that are parts of one tensor for tied weights, and
         saves only the first.
         """
+        for p, piece in self.pieces(x):
+            p.copy_(piece)
+
+    def pieces(self, x: Tensor) -> Iterator[tuple[nn.Parameter, Tensor]]:
+        """Each parameter, with its part of a row in its shape."""
         for p, piece in zip(self.trained, torch.split(x[0], self._sizes), strict=True):
-            p.copy_(piece.view(p.shape))
+            yield p, piece.view(p.shape)
 
     def gradient(self, round: int, rank: int) -> Tensor:
         """(1, d): what `backward` left."""
@@ -72,9 +77,8 @@ class Parameters:
             return values[0]
         sizes = [sum(p.numel() for p in group["params"] if p.requires_grad) for group in self._groups]
         first = self.trained[0]
-        return torch.repeat_interleave(torch.tensor(values, dtype=first.dtype), torch.tensor(sizes)).to(first.device)[
-            None
-        ]
+        repeated = torch.repeat_interleave(torch.tensor(values, dtype=first.dtype), torch.tensor(sizes))
+        return repeated.to(first.device)[None]
 
     def _name(self, number: int) -> str:
         named = [zip(group.get("param_names", []), group["params"], strict=False) for group in self._groups]

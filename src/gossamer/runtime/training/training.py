@@ -10,9 +10,9 @@ from gossamer.algorithms.round import Oracle
 from gossamer.kernels import begin, tensors
 from gossamer.records.checkpoint import Checkpoint
 from gossamer.records.typed import Settings
-from gossamer.runtime.gradients.oracle import LoopOracle, SameOracle
+from gossamer.runtime.gradients.oracle import GivenOracle, LoopOracle, SameOracle
 from gossamer.runtime.processes.client import Client
-from gossamer.runtime.training.inner import GivenOracle, Inner
+from gossamer.runtime.training.inner import Inner
 from gossamer.runtime.training.parameters import Parameters
 
 
