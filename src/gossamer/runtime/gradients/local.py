@@ -37,7 +37,7 @@ class LocalSteps:
         outer_momentum: The momentum of the sums, in [0, 1).
         clip: The largest norm of a client's gradient, as in `torch.nn.utils.clip_grad_norm_`.
         groups: Settings of some parameters of a module, by the pattern of their names: `{"*.bias": {"weight_decay":
-            0.0}}`. The first pattern that fits counts. Under a schedule, a group with its own `lr` keeps its ratio to it.
+            0.0}}`. The first pattern that fits counts. Under a schedule, a group with its own `lr` keeps its ratio.
         settings: Of the optimiser. `lr` may be a schedule over all local steps, such as `schedules.cosine(1e-3, 2000)`.
     """
 
