@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from gossamer.algorithms.base import LR, Algorithm, Compressor, MethodInfo, Round, Start, method, variants
-from gossamer.algorithms.surrogate import Surrogate, zeros_float64
+from gossamer.algorithms.surrogate import Known, Surrogate, zeros_float64
 
 
 @dataclass(frozen=True)
@@ -49,6 +49,8 @@ class BEER(Algorithm):
         tracker: `"stored"` subtracts the stochastic gradient of the round before, as Algorithm 1 does;
             `"reevaluated"` evaluates the old model again on the new minibatch: another algorithm, with two gradients
             per round, used in the paper's published convolutional experiment.
+        h0: H^0, what the neighbours believe of a model before the first message: `"zero"`, as in the paper, or the
+            `"model"` itself, which they know where all clients start from the same one; nothing is then spent on it.
 
     Deviations: none with the default settings.
     """
@@ -58,6 +60,7 @@ class BEER(Algorithm):
     compressor: Compressor
     start: Start = "full"
     tracker: Literal["stored", "reevaluated"] = "stored"
+    h0: Known = "zero"
 
     info = MethodInfo(
         title="BEER",
@@ -75,11 +78,12 @@ class BEER(Algorithm):
         """,
         lr_may_differ=True,
     )
-    examples = variants({"lr": 0.05, "gamma": 0.2}, {"start": "minibatch"}, {"tracker": "reevaluated"})
+    examples = variants({"lr": 0.05, "gamma": 0.2}, {"start": "minibatch"}, {"tracker": "reevaluated"}, {"h0": "model"})
 
     def init(self, x: Tensor) -> BEERState:
-        """H^0 = G^0 = 0; V^0 is taken in the first step."""
-        return BEERState(x, Surrogate.zero("h", x), zeros_float64(x), Surrogate.zero("g", x), torch.zeros_like(x))
+        """G^0 = 0, and so is H^0 unless `h0` says otherwise; V^0 is taken in the first step."""
+        h = Surrogate.of_models(x, self.h0)
+        return BEERState(x, h, zeros_float64(x), Surrogate.zero("g", x), torch.zeros_like(x))
 
     def step(self, state: BEERState, round: Round) -> BEERState:
         """Lines 6 to 8 of the iteration before, then lines 3 to 5 of this one."""

@@ -5,8 +5,8 @@ from typing import Literal
 
 from torch import Tensor
 
-from gossamer.algorithms.base import LR, Algorithm, Compressor, MethodInfo, Round, method
-from gossamer.algorithms.surrogate import Surrogate
+from gossamer.algorithms.base import LR, Algorithm, Compressor, MethodInfo, Round, method, variants
+from gossamer.algorithms.surrogate import Known, Surrogate
 
 
 @dataclass(frozen=True)
@@ -37,6 +37,8 @@ class CHOCOSGD(Algorithm):
         order: `"fresh"` mixes with the surrogates that this round's messages have just updated, as in the paper;
             `"stale"` with those of the round before (Koloskova, Lin, Stich, Jaggi, arXiv 1907.09356, and BEER without
             its tracker), which lets communication hide behind the next gradient.
+        h0: H^0, what the neighbours believe of a model before the first message: `"zero"`, as in the paper, or the
+            `"model"` itself, which they know where all clients start from the same one; nothing is then spent on it.
 
     The paper's rate is for strongly convex objectives. The rate for nonconvex ones is that of Koloskova, Lin, Stich,
     Jaggi, arXiv 1907.09356. Both assume bounded second moments of the gradients.
@@ -48,6 +50,7 @@ class CHOCOSGD(Algorithm):
     gamma: float
     compressor: Compressor
     order: Literal["fresh", "stale"] = "fresh"
+    h0: Known = "zero"
 
     info = MethodInfo(
         title="CHOCO-SGD",
@@ -63,11 +66,11 @@ class CHOCOSGD(Algorithm):
         step_pace=6.0,
         lr_may_differ=True,
     )
-    examples = ({"lr": 0.05, "gamma": 0.2}, {"lr": 0.05, "gamma": 0.2, "order": "stale"})
+    examples = variants({"lr": 0.05, "gamma": 0.2}, {"order": "stale"}, {"h0": "model"})
 
     def init(self, x: Tensor) -> CHOCOState:
-        """The surrogates start at zero."""
-        return CHOCOState(x, Surrogate.zero("h", x))
+        """The surrogates start at zero, or at the models."""
+        return CHOCOState(x, Surrogate.of_models(x, self.h0))
 
     def step(self, state: CHOCOState, round: Round) -> CHOCOState:
         """x' = x - lr grad(x), then compressed gossip."""

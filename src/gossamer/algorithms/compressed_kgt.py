@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from gossamer.algorithms.base import LR, Algorithm, Compressor, MethodInfo, Round, method, variants
-from gossamer.algorithms.surrogate import Surrogate, zeros_float64
+from gossamer.algorithms.surrogate import Known, Surrogate, zeros_float64
 
 
 @dataclass(frozen=True)
@@ -48,6 +48,8 @@ class CompressedKGT(Algorithm):
         compressor: The compressor C; any contraction will do.
         order: `"fresh"` mixes with the surrogates that this round's messages have just updated, as K-GT does;
             `"stale"` with those of the round before, as BEER does, so that packets travel during the next local steps.
+        h0: H^0, what the neighbours believe of a model before the first message: `"zero"`, as in BEER, or the
+            `"model"` itself, which they know where all clients start from the same one; nothing is then spent on it.
 
     Deviations: this is no published method.
     """
@@ -56,6 +58,7 @@ class CompressedKGT(Algorithm):
     gamma: float
     compressor: Compressor
     order: Literal["fresh", "stale"] = "stale"
+    h0: Known = "zero"
 
     info = MethodInfo(
         title="Compressed K-GT",
@@ -74,7 +77,7 @@ class CompressedKGT(Algorithm):
         """,
         lr_may_differ=True,
     )
-    examples = variants({"lr": 0.05, "gamma": 0.2}, {"order": "fresh"})
+    examples = variants({"lr": 0.05, "gamma": 0.2}, {"order": "fresh"}, {"h0": "model"})
 
     @property
     def is_tracking(self) -> bool:
@@ -82,9 +85,9 @@ class CompressedKGT(Algorithm):
         return True
 
     def init(self, x: Tensor) -> CompressedKGTState:
-        """All letters at zero: the first local steps are uncorrected."""
-        zero = zeros_float64(x)
-        return CompressedKGTState(x, Surrogate.zero("h", x), zero, Surrogate.zero("g", x), torch.zeros_like(x))
+        """All letters at zero but H, where `h0` says so: the first local steps are uncorrected."""
+        h, zero = Surrogate.of_models(x, self.h0), zeros_float64(x)
+        return CompressedKGTState(x, h, zero, Surrogate.zero("g", x), torch.zeros_like(x))
 
     def correction(self, state: CompressedKGTState) -> Tensor:
         """The tracked average in, the own gradient out."""

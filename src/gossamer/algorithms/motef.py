@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from gossamer.algorithms.base import LR, Algorithm, Compressor, MethodInfo, Round, Start, method, unit
-from gossamer.algorithms.surrogate import zeros_float64
+from gossamer.algorithms.surrogate import Known, zeros_float64
 from gossamer.algorithms.tracking import Tracked, letters, track
 
 
@@ -37,6 +37,8 @@ class MoTEF(Algorithm):
         compressor: The compressor C; any contraction will do.
         lam: In (0, 1].
         start: M^0 = V^0 is the `"full"` local gradient or this round's `"minibatch"` gradient.
+        h0: H^0, what the neighbours believe of a model before the first message: `"zero"`, as in the paper, or the
+            `"model"` itself, which they know where all clients start from the same one; nothing is then spent on it.
 
     The paper and its published code start differently. The paper has M^0 = V^0 = F(X^0), which is what runs here. The
     code has M^0 = 0 and V^0 = F(X^0). As V follows the changes of M, the mean of V - M never changes: it stays 0 with
@@ -50,6 +52,7 @@ class MoTEF(Algorithm):
     compressor: Compressor
     lam: float = unit(0.1)
     start: Start = "full"
+    h0: Known = "zero"
 
     info = MethodInfo(
         title="MoTEF",
@@ -70,8 +73,8 @@ class MoTEF(Algorithm):
     examples = ({"lr": 0.05, "gamma": 0.2}, {"lr": 0.05, "gamma": 0.2, "lam": 1.0, "start": "minibatch"})
 
     def init(self, x: Tensor) -> MoTEFState:
-        """H^0 = G^0 = 0; M^0 and V^0 are taken in the first step."""
-        return MoTEFState(*letters(x), zeros_float64(x))
+        """G^0 = 0, and so is H^0 unless `h0` says otherwise; M^0 and V^0 are taken in the first step."""
+        return MoTEFState(*letters(x, self.h0), zeros_float64(x))
 
     def step(self, state: MoTEFState, round: Round) -> MoTEFState:
         """The momentum at this model; then BEER's lines."""

@@ -6,7 +6,7 @@ believe, and both sides add it. So the belief is known at both ends of every edg
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, Protocol, Self
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, Self
 
 import torch
 from torch import Tensor
@@ -29,6 +29,8 @@ class Slots(NamedTuple):
 
 
 Outgoing = Message | Slots
+Known = Literal["zero", "model"]
+"""H^0, what the neighbours believe of a model before the first message."""
 Speaks = Callable[[Tensor], Tensor]
 """Given the difference from what the neighbours believe, (rows, d), says which rows send a message."""
 
@@ -77,6 +79,14 @@ class Surrogate:
         """H = 0, for a vector like x."""
         zero = zeros_float64(x)
         return cls(name, zero, zero)
+
+    @classmethod
+    def of_models(cls, x: Tensor, h0: Known) -> Self:
+        """H of the models, at zero or at the models themselves, which are then the same for all clients."""
+        if h0 == "zero":
+            return cls.zero("h", x)
+        own = x.to(torch.float64, copy=True)
+        return cls("h", own, own)
 
     @property
     def pull(self) -> Tensor:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from gossamer.algorithms.round import Round
-from gossamer.algorithms.surrogate import Surrogate, zeros_float64
+from gossamer.algorithms.surrogate import Known, Surrogate, zeros_float64
 from gossamer.compression.base import Compressor
 
 Letters = tuple[Tensor, Surrogate, Tensor, Surrogate]
@@ -35,9 +35,9 @@ class TrackedEstimate(Tracked):
         return cls(*letters(x), zeros_float64(x), x)
 
 
-def letters(x: Tensor) -> Letters:
-    """H^0 = G^0 = 0; V^0 is taken in the first step."""
-    return x, Surrogate.zero("h", x), zeros_float64(x), Surrogate.zero("g", x)
+def letters(x: Tensor, h0: Known = "zero") -> Letters:
+    """G^0 = 0, and so is H^0 unless `h0` says otherwise; V^0 is taken in the first step."""
+    return x, Surrogate.of_models(x, h0), zeros_float64(x), Surrogate.zero("g", x)
 
 
 def storm(m: Tensor, round: Round, x: Tensor, old_x: Tensor, lam: float) -> Tensor:

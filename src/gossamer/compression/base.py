@@ -101,6 +101,10 @@ class Message(ABC):
         """The (rows, d) values that the neighbours decode. The result is cached; do not modify it."""
         return self._rebuilt
 
+    def bound(self) -> float:
+        """A number that no value of the message exceeds in size."""
+        return float(torch.linalg.vector_norm(self.dense(), torch.inf))
+
     def add_to(self, mixed: Tensor, mixer: "Mixer", a: float) -> Tensor:
         """H W + a Q W, where Q are these values."""
         return mixer.add(mixed, self.dense(), a)

@@ -39,6 +39,10 @@ class Levels(Proportional):
     def _dense(self) -> Tensor:
         return self.levels * self.layout.cut.spread(self.scale)
 
+    def bound(self) -> float:
+        """The largest scale, times the highest level."""
+        return float(self.scale.max()) * self.highest
+
     def add_to(self, mixed: Tensor, mixer: kernels.Mixer, a: float) -> Tensor:
         """From the levels, without the values."""
         return mixer.add_levels(mixed, self.scale, self.levels, self.layout.cut, a)
@@ -81,7 +85,7 @@ class Levels(Proportional):
             wrong = min(scales) if min(scales) < 0 else max(scales)
             raise CodecError(f"Invalid scale {wrong:g}; it is negative or too large.")
         if entropy:
-            levels = decode_signed(reader.rest(), d)
+            levels = decode_signed(reader.rest(), d, np.int8 if highest < 64 else np.int64)
         else:
             raw = unpack(reader.rest(), d, (2 * highest).bit_length())
             is_small = raw.dtype == np.uint8 and highest < 64

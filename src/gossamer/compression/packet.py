@@ -33,6 +33,7 @@ kind  class    payload in fixed width; floats are of the packet's dtype, packed 
 5     Powers   float factor, int16 largest exponent, d packed codes of 9 bits
 6     Seeded   varint k, layout, 7-byte seed, k floats per block (all of a shorter one)
 7     Silence  nothing
+8     Half     float scale, d float16 values in [-2, 2]
 ====  =======  =====================================================================================================
 
 A layout is the varint 0 for a single block; otherwise the block size, the number of tensors and their sizes, varints.
@@ -54,7 +55,7 @@ from torch import Tensor
 
 from gossamer.compression.base import Codec, Message
 from gossamer.compression.coding.wire import Reader, varint, varint_size, varint_sizes
-from gossamer.compression.dense import Dense
+from gossamer.compression.dense import Dense, Half
 from gossamer.compression.dithering import Levels
 from gossamer.compression.natural import Powers
 from gossamer.compression.partial import Silence
@@ -74,7 +75,7 @@ _MOST_BYTES = 1 << 24  # 4 million float32 coordinates, decoded in well under a 
 EXCHANGES = 4
 """A packet carries the number of its exchange modulo this; the header has two bits for it."""
 
-message_kinds: dict[int, type[Message]] = {m.kind: m for m in (Dense, Levels, Sparse, Signs, Powers, Seeded, Silence)}
+message_kinds: dict[int, type[Message]] = {m.kind: m for m in (Dense, Levels, Sparse, Signs, Powers, Seeded, Silence, Half)}
 """The class that reads each kind of message. Other packages add theirs under 64 to 127."""
 
 
@@ -209,6 +210,17 @@ def decode(
             raise CodecError(f"Unknown kind of message {kind}.")
         messages.append(_parse(message_kinds[kind], Reader(reader.take(length)), coded, header.d, header.dtype))
     return Packet(header.run, header.round, header.client, tuple(messages), header.stop, header.exchange)
+
+
+def joined(messages: Sequence[Message]) -> Message:
+    """One message with the rows of several, in order: of symbols where they are alike, else of values."""
+    first = messages[0]
+    if isinstance(first, Levels) and all(isinstance(one, Levels) for one in messages):
+        alike: list[Levels] = messages  # type: ignore[assignment]
+        if all((one.layout, one.highest) == (first.layout, first.highest) for one in alike):
+            scale, levels = (torch.cat([getattr(one, name) for one in alike]) for name in ("scale", "levels"))
+            return Levels(scale, levels, first.highest, first.layout)
+    return Dense(torch.cat([message.dense() for message in messages]))
 
 
 def length(buffer: bytes) -> int:

@@ -39,7 +39,6 @@ from gossamer.kernels.reference import Kept as Kept
 from gossamer.kernels.reference import Mixer as Mixer
 from gossamer.kernels.reference import Powered as Powered
 from gossamer.kernels.reference import Signed as Signed
-from gossamer.kernels.reference import add_weighted as add_weighted
 from gossamer.kernels.reference import packed_size as packed_size
 from gossamer.kernels.reference import power_values as power_values
 from gossamer.kernels.stream import Keys as Keys

@@ -274,25 +274,19 @@ def move(own: Tensor, q: Tensor, a: float = 1.0) -> Tensor:
     return own + q if a == 1 else own + a * q
 
 
-def add_weighted(total: Tensor | None, q: Tensor, weight: float) -> Tensor:
-    """The sum so far of w_ij q_j, with one more neighbour; the product is rounded before it is added."""
-    part = q.double() * weight
-    return part if total is None else total.add_(part)
-
-
 _SPARSE_FROM = 128  # clients, from which a thin W is a sparse matrix on a GPU
 _SPARSE_SHARE = 1 / 16
 
 
 class Mixer:
-    """W times rows, in float64.
+    """W times rows, in float64. W may have fewer rows than columns: those of some of the clients.
 
     On a CPU, SciPy adds up a row's neighbours one after another, without fusing the products into the sums: bit for bit
     what a process of its own does, whatever the number of seeds.
     """
 
     def __init__(self, w: Any, device: torch.device) -> None:
-        self.clients = w.shape[0]
+        self.clients = w.shape[1]
         is_thin = self.clients >= _SPARSE_FROM and w.nnz <= _SPARSE_SHARE * self.clients**2
         self.w = w.sorted_indices()
         if device.type != "cpu":

@@ -17,7 +17,7 @@ from gossamer.runtime.gradients.local import LocalSteps, for_local_steps
 from gossamer.runtime.measure import Measure
 from gossamer.runtime.session import check_surrogates
 from gossamer.runtime.simulator import sweep
-from gossamer.runtime.start import starting_models
+from gossamer.runtime.start import check_common, starting_models
 from gossamer.runtime.tuning.auto import settings_for
 from gossamer.runtime.tuning.certified import certified_steps, share_of
 from gossamer.spec import Spec
@@ -116,12 +116,13 @@ def prepare(spec: Spec, *, data_dir: str | None = None, device: str | None = Non
     if spec.batch_size is not None:
         check_batch_size(spec.batch_size, problem)
     check_surrogates(spec.surrogates, problem.dtype)
-    starting_models(spec.x0, problem, Streams(spec.seeds, range(problem.clients), problem.device))
+    start = starting_models(spec.x0, problem, Streams(spec.seeds, range(problem.clients), problem.device))
     measures = _measures(spec)
     methods |= {label: (for_local_steps(methods[label][0]), methods[label][1]) for label in local}
     for label, (method, rounds) in methods.items():
         mixing = networks.get(label, built[0])
         check_method_fits(method, problem, mixing)
+        check_common(method, start, problem.clients)
         for measure in measures:
             measure.check(method)
         if chosen := wished[label]:

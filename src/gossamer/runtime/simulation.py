@@ -20,7 +20,7 @@ from gossamer.runtime.exchange.traffic import Traffic
 from gossamer.runtime.gradients.local import LocalSteps
 from gossamer.runtime.gradients.oracle import BatchOracle, LocalOracle, of_module
 from gossamer.runtime.session import Ahead, Session, Surrogates, UnderWay, check_surrogates
-from gossamer.runtime.start import X0, starting_models
+from gossamer.runtime.start import X0, check_common, starting_models
 from gossamer.runtime.threads import is_small, threads
 from gossamer.streams import Streams
 from gossamer.topology.schedule import Mixing
@@ -60,7 +60,7 @@ class Simulation(UnderWay):
         self.problem, self.mixing, self.batch_size = problem, network_of(method, mixing), batch_size
         streams = Streams(seeds, range(problem.clients), problem.device)
         self.exchange = RowExchange(self.mixing, problem.device)
-        start = starting_models(x0, problem, streams)
+        start = check_common(method, starting_models(x0, problem, streams), problem.clients)
         self.session = Session(method, self.exchange, streams, start, check_surrogates(surrogates, problem.dtype))
         self.traffic, self._counts = Traffic(self.mixing, seeds, codec), counts
         self._buffers = problem.new_buffers(len(seeds) * problem.clients)

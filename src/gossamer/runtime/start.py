@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from gossamer.algorithms.base import Algorithm
 from gossamer.errors import InputError
 from gossamer.fingerprint import digest
 from gossamer.problems.base import Problem
@@ -39,6 +40,18 @@ def starting_models(x0: X0, problem: Problem, streams: Streams) -> Tensor:
     if points.shape not in ((d,), (n, d)):
         raise InputError(f"`x0` must be of shape ({d},) or ({n}, {d}), got {tuple(points.shape)}.")
     return _finite(points.expand(seeds, n, d).reshape(seeds * n, d).clone(), "`x0`")
+
+
+def check_common(method: Algorithm, points: Tensor, clients: int) -> Tensor:
+    """The points; refused where clients start apart, and the method has the neighbours know where."""
+    if getattr(method, "h0", "zero") == "model":
+        by_seed = points.view(-1, clients, points.shape[1])
+        if not torch.equal(by_seed, by_seed[:, :1].expand_as(by_seed)):
+            raise InputError(
+                f"`h0` = 'model' is for clients that all start from one model, got {clients} clients with an `x0` of "
+                "their own; use h0='zero', or one point for all."
+            )
+    return points
 
 
 def describe_start(x0: X0, problem: Problem) -> str:

@@ -58,7 +58,7 @@ class _NoGradient(Quadratic):
 
 def _check_mean_is_kept(method: Algorithm, problem: Quadratic, mixing: MixingMatrix) -> None:
     still = _NoGradient(problem.curvature, problem.centres)
-    sim = Simulation(method, still, mixing, x0="normal")
+    sim = Simulation(method, still, mixing, x0=_start(method))
     before = sim.state.x.mean(dim=0)
     for _ in range(20):
         sim.step()
@@ -67,7 +67,7 @@ def _check_mean_is_kept(method: Algorithm, problem: Quadratic, mixing: MixingMat
 
 
 def _check_state(method: Algorithm, problem: Quadratic, mixing: MixingMatrix) -> None:
-    sim = Simulation(method, problem, mixing, batch_size=4, x0="normal")
+    sim = Simulation(method, problem, mixing, batch_size=4, x0=_start(method))
     for _ in range(3):
         sim.step()
     assert sim.traffic.packets > 0, f"{method} sends nothing."
@@ -174,3 +174,8 @@ def _refusal(method: Any, **settings: Any) -> str | None:
     except InputError as error:
         return str(error)
     return None
+
+
+def _start(method: Algorithm) -> str:
+    """Where clients start: apart, unless the method has them start from one model."""
+    return "same_normal" if getattr(method, "h0", "zero") == "model" else "normal"

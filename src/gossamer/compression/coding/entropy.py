@@ -59,19 +59,31 @@ def encode_signed(values: Integers, highest: int) -> bytes:
         return _finish([_Section.of_signed(values, highest)])
     if nonzero == 0:
         return bytes([_SPARSE]) + varint(0)
-    places = np.flatnonzero(values)
+    places = _nonzero(values)
     kept = values[places].astype(np.int64)
     gaps = np.diff(places, prepend=-1) - 1
     sections = [_Section.of(gaps, None, Style.UNSIGNED), _Section.of(np.abs(kept) - 1, kept < 0, Style.NONZERO)]
     return bytes([_SPARSE]) + varint(len(kept)) + _finish(sections)
 
 
-def decode_signed(data: bytes, count: int) -> npt.NDArray[np.int64]:
-    """Decode what `encode_signed` wrote."""
+def _nonzero(values: Integers) -> npt.NDArray[np.int64]:
+    """The places of what is not zero. Few are: numbers are looked at eight bytes at a time."""
+    per_word = 8 // values.itemsize
+    words = len(values) // per_word
+    if words == 0 or not values.flags.c_contiguous:
+        return np.flatnonzero(values)
+    whole = values[: words * per_word]
+    some = np.flatnonzero(whole.view(np.uint64))
+    word, within = np.nonzero(whole.reshape(words, per_word)[some])
+    return np.concatenate([some[word] * per_word + within, words * per_word + np.flatnonzero(values[len(whole) :])])
+
+
+def decode_signed(data: bytes, count: int, kind: Any = np.int64) -> Integers:
+    """Decode what `encode_signed` wrote, as integers of a type that holds the highest; a larger one is an error."""
     if data[:1] != bytes([_SPARSE]):
         (signed,) = _decode(Reader(data), count, Style.SIGNED)
-        return signed
-    values, reader = np.zeros(count, np.int64), Reader(data, 1)
+        return _narrowed(signed, kind)
+    values, reader = np.zeros(count, kind), Reader(data, 1)
     kept = reader.varint()
     if kept >= max(1, _SPARSE_BELOW * count):
         raise CodecError(f"Invalid number of non-zero integers {kept}; expected fewer than a quarter of {count}.")
@@ -82,8 +94,18 @@ def decode_signed(data: bytes, count: int) -> npt.NDArray[np.int64]:
     places = np.cumsum(gaps + 1) - 1
     if places[-1] >= count or (gaps >= count).any():
         raise CodecError(f"Invalid index {places[-1]} of a non-zero integer; there are {count} integers.")
-    values[places] = signed
+    values[places] = _narrowed(signed, kind)
     return values
+
+
+def _narrowed(values: Integers, kind: Any) -> Integers:
+    """The same in another type of integers."""
+    if values.dtype == kind:
+        return values
+    highest = int(np.iinfo(kind).max)
+    if values.size and max(int(values.max()), -int(values.min())) > highest:
+        raise CodecError(f"Invalid integer {np.abs(values).max()}; expected at most {highest} in size.")
+    return values.astype(kind)
 
 
 # --- buckets ---
@@ -112,7 +134,7 @@ def _bucket_of(sizes: Integers) -> Integers:
 
 _ZIGZAG = np.array([2 * v if v >= 0 else -2 * v - 1 for v in [*range(_DIRECT), *range(-_DIRECT, 0)]], np.int32)
 """The symbol of each small signed value; negative values index the table from its end."""
-_ZAGZIG = np.array([-(s + 1) // 2 if s % 2 else s // 2 for s in range(2 * _DIRECT - 1)], np.int64)
+_ZAGZIG = np.array([-(s + 1) // 2 if s % 2 else s // 2 for s in range(2 * _DIRECT - 1)], np.int8)
 """The value of each symbol."""
 
 

@@ -64,13 +64,13 @@ def _add_sums(mixed: Any, sums: Any, a: float, out: Any, is_past: bool) -> None:
 
 @jit()
 def _add_rows(
-    indptr: Any, indices: Any, weights: Any, q: Any, scale: Any, ends: Any, mixed: Any, a: Any, out: Any, is_past: bool,
-    begin: int, end: int,
+    indptr: Any, indices: Any, weights: Any, clients: int, q: Any, scale: Any, ends: Any, mixed: Any, a: Any, out: Any,
+    is_past: bool, begin: int, end: int,
 ) -> None:  # fmt: skip
     """mixed + a W q for some rows; q is `scale` times q where there is a scale, and there may be no `mixed`."""
     n, d, sums, at = len(indptr) - 1, q.shape[1], np.empty(_CHUNK, np.float64), np.empty(3, np.int64)
     for i in range(begin, end):
-        first, first_block = i // n * n, 0
+        first, first_block = i // n * clients, 0
         for start in range(0, d, _CHUNK):
             stop = min(d, start + _CHUNK)
             while scale is not None and ends[first_block] <= start:
@@ -106,7 +106,8 @@ class Mixer(reference.Mixer):
 
     def __init__(self, w: Any, device: torch.device) -> None:
         super().__init__(w, device)
-        self._parts = self.w.indptr.astype(np.int64), self.w.indices.astype(np.int64), self.w.data.astype(np.float64)
+        parts = self.w.indptr.astype(np.int64), self.w.indices.astype(np.int64), self.w.data.astype(np.float64)
+        self._parts = *parts, self.clients
 
     def __call__(self, q: Tensor) -> Tensor:
         """Sum_j w_ij q_j for each row i."""
@@ -124,7 +125,8 @@ class Mixer(reference.Mixer):
         symbols = q.numpy()
         s, before = None if scale is None else scale.numpy(), None if mixed is None else mixed.numpy()
         kind, over = (torch.float64, []) if mixed is None else (mixed.dtype, [mixed.numpy()])
-        out, to = empty(symbols.shape, kind, over)
+        rows = len(symbols) // self.clients * self.w.shape[0]
+        out, to = empty((rows, symbols.shape[1]), kind, over)
         given = *self._parts, symbols, s, ends, before, float(a), to, before is not None and goes_past(to, before)
-        split(len(symbols), symbols.size, lambda begin, end: _add_rows(*given, begin, end), (symbols, to))
+        split(rows, symbols.size, lambda begin, end: _add_rows(*given, begin, end), (symbols, to))
         return out

@@ -119,13 +119,13 @@ class EdgeSurrogate:
 
 
 def per_edge(state: State, edges: Edges) -> State:
-    """A method's first state with every surrogate, which is zero there, split into one per edge."""
+    """A method's first state with every surrogate, which is the same for all clients there, split into one per edge."""
 
     def split(value: object) -> object:
         if not isinstance(value, Surrogate):
             return value
-        rows, d = value.own.shape
-        zero = value.own.new_zeros(rows, edges.slots, d)
-        return EdgeSurrogate(value.name, edges, zero, zero, value.own.new_zeros(rows, edges.slots))
+        rows = len(value.own)
+        known = value.own[:, None].repeat(1, edges.slots, 1)
+        return EdgeSurrogate(value.name, edges, known, known, value.own.new_zeros(rows, edges.slots))
 
     return replace(state, **{field.name: split(getattr(state, field.name)) for field in fields(state)})

@@ -4,15 +4,18 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+import numpy as np
 import torch
+from scipy.sparse import csr_array
 from torch import Tensor
 
 from gossamer.algorithms.base import State
 from gossamer.algorithms.surrogate import Outgoing, Slots
 from gossamer.compression import packet
 from gossamer.compression.base import Codec, Message
+from gossamer.compression.dense import Dense
 from gossamer.errors import CodecError
-from gossamer.kernels import add_weighted, move
+from gossamer.kernels import Mixer, is_loaded, make_mixer
 from gossamer.runtime.exchange.edges import Edges, per_edge
 from gossamer.runtime.transport.base import Transport, failed
 from gossamer.topology import MixingMatrix
@@ -42,6 +45,7 @@ class PacketExchange:
         self._paused = 0
         self.growth = Growth(rank)
         self._weights: dict[int, float] = {}
+        self._mixers: dict[tuple[tuple[float, ...], bool], Mixer] = {}
         self._number = 0
         self.t = 0
 
@@ -119,28 +123,33 @@ class PacketExchange:
         self.bytes += size
         self.bits_nominal += nominal
 
-    def collect(self, sent: "Posted") -> tuple[Tensor, ...]:
-        """Sum_j w_ij q_j of each message; each neighbour's message, for messages in slots."""
+    def collect(self, sent: "Posted") -> list[Message | None]:
+        """For each message sent, those of the neighbours and the client itself as rows, in the order of the clients."""
         present = [number for number, message in enumerate(sent.messages) if message is not None]
-        sums = [torch.zeros((), dtype=torch.float64, device=self.device)] * len(sent.messages)
-        if not present:
-            return tuple(sums)
-        if isinstance(sent.messages[present[0]], Slots):
-            return self._collect_slots(sent, present)
         own: list[Message] = [sent.messages[number] for number in present]  # type: ignore[misc]
-        sizes: dict[int, float] = {}
-        for j, weight in sent.weights.items():
-            theirs = own if j == self.rank else self._receive(j, sent, own[0], len(present))
-            for number, message in zip(present, theirs, strict=True):
-                q = message.dense()
-                sizes[j] = max(sizes.get(j, 0.0), float(torch.linalg.vector_norm(q, torch.inf)))
-                so_far = sums[number] if sums[number].dim() else None
-                sums[number] = add_weighted(so_far, q.to(self.device), weight)
-        self.growth.note(sent.t, sizes)
-        return tuple(sums)
+        every = [own if j == self.rank else self._receive(j, sent, own[0], len(own)) for j in sent.weights if own]
+        self.growth.note(
+            sent.t, {j: max(one.bound() for one in theirs) for j, theirs in zip(sent.weights, every, strict=False)}
+        )
+        rows: list[Message | None] = [None] * len(sent.messages)
+        for place, number in enumerate(present):
+            mine = [theirs[place] for theirs in every]
+            on_host = self.device.type == "cpu"
+            rows[number] = packet.joined(mine if on_host else [Dense(one.dense().to(self.device)) for one in mine])
+        return rows
 
-    def _collect_slots(self, sent: "Posted", present: Sequence[int]) -> tuple[Tensor, ...]:
+    def mixer(self, weights: Mapping[int, float]) -> Mixer:
+        """What multiplies such rows by the client's row of W."""
+        key = (tuple(weights.values()), is_loaded())
+        if key not in self._mixers:
+            row = csr_array(np.array([list(weights.values())]))
+            self._mixers[key] = make_mixer(row, self.device) if self.device.type == "cpu" else Mixer(row, self.device)
+        return self._mixers[key]
+
+    def collect_slots(self, sent: "Posted") -> tuple[Tensor, ...]:
+        """Each neighbour's message, for messages in slots."""
         assert self.edges is not None
+        present = [number for number, message in enumerate(sent.messages) if message is not None]
         slots: list[Slots] = [sent.messages[number] for number in present]  # type: ignore[misc]
         first = slots[0].messages[0]
         heard = [torch.zeros((), dtype=torch.float64, device=self.device)] * len(sent.messages)
@@ -187,17 +196,28 @@ class _Pending:
 
     def __init__(self, exchange: PacketExchange, sent: Posted) -> None:
         self._exchange, self._sent = exchange, sent
+        self._rows: list[Message | None] | None = None
         self._sums: tuple[Tensor, ...] | None = None
 
     def wait(self) -> tuple[Tensor, ...]:
-        """The weighted sums."""
-        if self._sums is None:
-            self._sums = self._exchange.collect(self._sent)
+        """The weighted sums; each neighbour's message, for messages in slots."""
+        if self._sums is None and any(isinstance(message, Slots) for message in self._sent.messages):
+            self._sums = self._exchange.collect_slots(self._sent)
+        elif self._sums is None:
+            mixer, nothing = self._exchange.mixer(self._sent.weights), torch.zeros((), dtype=torch.float64)
+            sums = [nothing if rows is None else mixer(rows.dense()) for rows in self._heard()]
+            self._sums = tuple(one.to(self._exchange.device) for one in sums)
         return self._sums
 
     def add(self, number: int, mixed: Tensor, a: float) -> Tensor:
         """H W + a Q W."""
-        return move(mixed, self.wait()[number], a)
+        rows = self._heard()[number]
+        return mixed if rows is None else rows.add_to(mixed, self._exchange.mixer(self._sent.weights), a)
+
+    def _heard(self) -> list[Message | None]:
+        if self._rows is None:
+            self._rows = self._exchange.collect(self._sent)
+        return self._rows
 
 
 class Growth:

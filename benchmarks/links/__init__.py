@@ -1,0 +1,1 @@
+"""Time to a target accuracy on slow links: see `__main__.py`."""

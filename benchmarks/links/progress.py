@@ -1,0 +1,127 @@
+"""How many rounds a contender needs to its target: all hosts simulated on one machine, round by round."""
+
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import gossamer as gs
+from benchmarks.links.contenders import OPTIMIZERS, Contender, Setting, local, method
+from benchmarks.links.tasks import TASKS, problem
+from gossamer.errors import NonFiniteError
+from gossamer.problems import ModuleProblem
+from gossamer.runtime.simulation import Simulation
+from gossamer.streams import Streams
+
+Curve = list[tuple[int, float, float]]
+"""After each evaluated round: the round, the accuracy of the mean model, and of the worst client's own model."""
+VANILLA = 2
+"""PowerSGD begins after so many steps, as early as torch allows it."""
+
+
+def mixing_of(graph: str, hosts: int) -> gs.MixingMatrix:
+    """The weights that Gossamer's methods use."""
+    made = gs.ring(hosts) if graph == "ring" else gs.topology.erdos_renyi(hosts, 0.5, seed=1)
+    return gs.mixing_matrix(made, weights="metropolis" if graph == "ring" else "fdla")
+
+
+def curve(task: str, split: str, hosts: int, contender: Contender, setting: Setting, seed: int, **how: Any) -> Curve:
+    """The accuracies of a run, until all clients' models have reached the target, or it is given up.
+
+    It is given up after `Contender.rounds`, or after twice the rounds that the mean model needed.
+    """
+    device, graph = how.get("device", "cpu"), how.get("graph", "ring")
+    target, found = TASKS[task].target(split) or 2.0, problem(task, split, hosts, device)
+    every, first = 2 if contender.steps == 1 else 1, 10**9
+    trained = _ddp if contender.kind == "ddp" else functools.partial(_simulated, graph=graph)
+    points: Curve = []
+    most = how.get("rounds") or contender.rounds
+    with torch.no_grad():
+        for t, models in enumerate(trained(found, contender, setting, seed, TASKS[task].batch), 1):
+            if t % every == 0 or t == most:
+                rows = torch.cat([models.mean(dim=0, keepdim=True), models]) if len(models) > 1 else models
+                accuracy = found.score(rows)["accuracy"]
+                points.append((t, float(accuracy[0]), float(accuracy.min())))
+                first = min(first, t) if points[-1][1] >= target else first
+            is_over = points and (points[-1][2] >= target or t >= 2 * first + 10)
+            if t == most or (is_over and "rounds" not in how):
+                return points
+    return points  # it diverged
+
+
+def _simulated(
+    found: ModuleProblem, contender: Contender, setting: Setting, seed: int, batch: int, *, graph: str
+) -> Iterator[Tensor]:
+    """The clients' models after each round."""
+    steps = local(contender, setting)
+    mixing, made = mixing_of(graph, found.clients), method(contender, setting)
+    simulation = Simulation(made, found, mixing, (seed,), batch, counts=False, local=steps)
+    while True:
+        try:
+            simulation.step()
+        except NonFiniteError:
+            return
+        yield simulation.state.x
+
+
+def _ddp(found: ModuleProblem, contender: Contender, setting: Setting, seed: int, batch: int) -> Iterator[Tensor]:
+    """The one model of DistributedDataParallel after each step."""
+    kind, more = OPTIMIZERS[setting["inner"]]
+    x = nn.Parameter(found.x0()[None].clone())
+    optimizer = kind([x], lr=setting["lr"], **more)
+    streams = Streams([seed], range(found.clients), found.device)
+    hook = hook_of(contender, list(found.named_shapes.values()))
+    for t in range(10**9):
+        rows = found.rows_per_client if found.row_counts is None else found.row_counts
+        gradients = found.gradient(x.detach().expand(found.clients, -1), streams.at(t, "batch").below(rows, batch))
+        x.grad = hook(gradients, t)[None]
+        optimizer.step()
+        if not torch.isfinite(x).all():
+            return
+        yield x.detach()
+
+
+def hook_of(contender: Contender, shapes: list[torch.Size]) -> Callable[[Tensor, int], Tensor]:
+    """From the clients' gradients, (n, d), and the step to the gradient (d,) that DDP hands to the optimiser."""
+    if contender.hook == "fp16":
+        return lambda gradients, t: (gradients / len(gradients)).half().sum(dim=0).float()
+    return PowerSGD(contender.powersgd, shapes) if contender.powersgd else lambda gradients, t: gradients.mean(dim=0)
+
+
+class PowerSGD:
+    """Vogels, Karimireddy, Jaggi, 2019 (arXiv 1905.13727), as torch's hook does it with warm start and error feedback.
+
+    All that it does to the gradients is linear in them until they are averaged, so the mean gradient and the mean
+    error say it all.
+    """
+
+    def __init__(self, rank: int, shapes: list[torch.Size]) -> None:
+        self.rank, self._shapes = rank, shapes
+        self._q: list[Tensor | None] = [None] * len(shapes)
+        self._error: Tensor | None = None
+
+    def __call__(self, gradients: Tensor, t: int) -> Tensor:
+        mean = gradients.mean(dim=0)
+        if t < VANILLA:
+            return mean
+        mean = mean if self._error is None else mean + self._error
+        parts = torch.split(mean, [shape.numel() for shape in self._shapes])
+        out = torch.cat([self._approximated(i, part).reshape(-1) for i, part in enumerate(parts)])
+        self._error = mean - out
+        return out
+
+    def _approximated(self, i: int, part: Tensor) -> Tensor:
+        if len(self._shapes[i]) < 2:
+            return part
+        m = part.view(self._shapes[i][0], -1)
+        rank = min(self.rank, *m.shape)
+        if sum(m.shape) * rank * 2 >= m.numel():  # torch's min_compression_rate
+            return part
+        q = self._q[i]
+        if q is None:
+            q = torch.linalg.qr(torch.randn(m.shape[1], rank, generator=torch.Generator().manual_seed(i)).to(m))[0]
+        p = torch.linalg.qr(m @ q)[0]
+        self._q[i] = q = m.T @ p
+        return p @ q.T
