@@ -1,11 +1,10 @@
-"""The search: every contender with its twelve settings on one seed, then the best of them on three others."""
+"""The search: a contender's twelve settings on one seed, then the best of them on three others, all simulated."""
 
 import json
-import sys
+import queue
 import time
-from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -14,106 +13,128 @@ from benchmarks.links.contenders import CONTENDERS, Setting, settings
 from benchmarks.links.tasks import TASKS
 
 SEARCHED, FINAL = 100, (0, 1, 2)
+_LATER = 1.3  # times the rounds of the best setting so far, after which a setting is given up
 
 Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Trial:
-    """One run to be done."""
+class Problem:
+    """What is trained, by whom, and over which graph."""
 
-    task: str
-    split: str
-    hosts: int
-    graph: str
+    task: str = "million"
+    split: str = "dirichlet"
+    hosts: int = 4
+    graph: str = "ring"
+
+    @property
+    def target(self) -> float:
+        """The accuracy to be reached."""
+        return TASKS[self.task].targets[self.split]
+
+
+@dataclass(frozen=True)
+class Search:
+    """All trials of one contender on one problem."""
+
+    problem: Problem
     contender: str
-    setting: Setting
-    seed: int
-    device: str
+
+    def run(self, device: str) -> Row:
+        """Try every setting, then the best with other seeds."""
+        import torch
+
+        torch.set_num_threads(1)
+        began, best, trials = time.perf_counter(), None, []
+        most = CONTENDERS[self.contender].rounds
+        for setting in settings(CONTENDERS[self.contender]):
+            found = self._attempt(setting, SEARCHED, device, most)
+            trials.append({"setting": setting, **found})
+            if found["rounds"] is not None and (best is None or found["rounds"] < best["rounds"]):
+                best, most = trials[-1], round(_LATER * found["rounds"]) + 2
+        finals = []
+        if best is not None:
+            limit = 2 * CONTENDERS[self.contender].rounds
+            finals = [{"seed": seed, **self._attempt(best["setting"], seed, device, limit)} for seed in FINAL]
+        chosen, seconds = None if best is None else best["setting"], round(time.perf_counter() - began, 1)
+        found = {"target": self.problem.target, "setting": chosen, "final": finals, "trials": trials}
+        return self.key | found | {"device": device, "seconds": seconds}
 
     @property
     def key(self) -> Row:
-        """What identifies it in the file of results."""
-        return {name: value for name, value in vars(self).items() if name != "device"}
+        """What identifies it among the results."""
+        return asdict(self.problem) | {"contender": self.contender}
+
+    def _attempt(self, setting: Setting, seed: int, device: str, rounds: int) -> Row:
+        from benchmarks.links.progress import curve
+
+        where, contender = self.problem, CONTENDERS[self.contender]
+        how: Any = {"rounds": rounds, "device": device, "graph": where.graph, "target": where.target}
+        points = curve(where.task, where.split, where.hosts, contender, setting, seed, **how)
+        found = points[-1] if points and points[-1].mean >= where.target else None
+        best = round(max((point.mean for point in points), default=0.0), 4)
+        return {"rounds": None if found is None else found.round, "best": best} | (
+            {} if found is None else {"worst client": round(found.worst, 4)}
+        )
 
 
-def reached(points: list[list[float]] | list[tuple[int, float, float]], target: float, column: int) -> int | None:
-    """The first round in which an accuracy is at the target; column 1 is the mean model, 2 the worst client's."""
-    return next((int(point[0]) for point in points if point[column] >= target), None)
-
-
-def attempt(trial: Trial) -> Row:
-    """Run it."""
-    import torch
-
-    from benchmarks.links.progress import curve
-
-    torch.set_num_threads(1)
-    began = time.perf_counter()
-    contender, target = CONTENDERS[trial.contender], TASKS[trial.task].target(trial.split)
-    assert target is not None
-    points = curve(
-        trial.task, trial.split, trial.hosts, contender, trial.setting, trial.seed, device=trial.device, graph=trial.graph
-    )
-    best = max((point[1] for point in points), default=0.0)
-    found = {"rounds": reached(points, target, 1), "rounds worst": reached(points, target, 2), "best": best}
-    few = points[:: max(1, len(points) // 40)]
-    shown = [[t, round(a, 4), round(b, 4)] for t, a, b in few]
-    return trial.key | found | {"seconds": round(time.perf_counter() - began, 2), "curve": shown}
+def searches(problem: Problem, names: Iterable[str]) -> list[Search]:
+    """Of these contenders."""
+    return [Search(problem, name) for name in names]
 
 
 def read(path: Path) -> list[Row]:
-    """All runs so far."""
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    """All searches so far; of several with one key, the last."""
+    rows = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    by_key = {(row["task"], row["split"], row["hosts"], row["graph"], row["contender"]): row for row in rows}
+    return list(by_key.values())
 
 
-def same(row: Row, key: Row) -> bool:
-    """Whether a run is the one that is looked for."""
-    return json.dumps({name: row[name] for name in key}) == json.dumps(key)
+def run(wanted: Sequence[Search], path: Path, devices: Sequence[str], seconds: float) -> None:
+    """Run what is not in the file yet, one process per device, until the time is over; what is under way is then lost.
 
-
-def searched(where: Row, names: list[str], device: str) -> Iterator[Trial]:
-    """The trials of the search."""
-    for name in names:
-        for setting in settings(CONTENDERS[name]):
-            yield Trial(**where, contender=name, setting=setting, seed=SEARCHED, device=device)
-
-
-def chosen(rows: list[Row], where: Row, name: str) -> Row | None:
-    """The best run of the search: the fewest rounds until the mean model is at the target."""
-    keys = [where | {"contender": name, "setting": setting, "seed": SEARCHED} for setting in settings(CONTENDERS[name])]
-    mine = [row for key in keys for row in rows if same(row, key)]
-    never = 10**9
-    best = min(mine, key=lambda row: (row["rounds"] or never, row["rounds worst"] or never), default=None)
-    return best if best is not None and best["rounds"] is not None else None
-
-
-def final(rows: list[Row], where: Row, names: list[str], device: str) -> Iterator[Trial]:
-    """The chosen settings with the other seeds."""
-    for name in names:
-        best = chosen(rows, where, name)
-        if best is not None:
-            for seed in FINAL:
-                yield Trial(**where, contender=name, setting=best["setting"], seed=seed, device=device)
-
-
-def run(trials: list[Trial], path: Path, jobs: int, seconds: float) -> None:
-    """Run what is not in the file yet, until the time is over."""
+    Processes on a CPU begin with the last search, the others with the first.
+    """
     rows, end = read(path), time.monotonic() + seconds
-    missing = [trial for trial in trials if not any(same(row, trial.key) for row in rows)]
-    print(f"{len(missing)} of {len(trials)} runs to do.", flush=True)
-    with ProcessPoolExecutor(jobs, get_context("spawn")) as pool, path.open("a") as file:
-        waiting = {pool.submit(attempt, trial): trial for trial in missing}
-        for done, future in enumerate(as_completed(waiting), 1):
-            row = future.result()
+    missing = [one for one in wanted if not any(one.key.items() <= row.items() for row in rows)]
+    print(f"{len(missing)} of {len(wanted)} searches to do.", flush=True)
+    context = get_context("spawn")
+    with context.Manager() as manager, path.open("a") as file:
+        left, done = manager.list(missing), manager.Queue()
+        workers = [context.Process(target=_work, args=(left, done, device), daemon=True) for device in devices]
+        for worker in workers:
+            worker.start()
+        count = 0
+        while count < len(missing) and time.monotonic() < end:
+            is_over = not any(worker.is_alive() for worker in workers)
+            try:
+                row = done.get(timeout=1.0)
+            except queue.Empty:
+                if is_over:
+                    break
+                continue
+            count += 1
             file.write(json.dumps(row) + "\n")
             file.flush()
-            print(
-                f"{done}/{len(missing)} {row['split']:9} {row['contender']:40} {row['setting']} seed {row['seed']}: "
-                f"{row['rounds']} {row['rounds worst']} best {row['best']:.3f} in {row['seconds']} s",
-                flush=True,
-            )
-            if time.monotonic() > end:
-                print(f"Stopped after {seconds:g} s; run it again to go on.", file=sys.stderr)
-                pool.shutdown(cancel_futures=True)
-                return
+            print(f"{count}/{len(missing)} {_line(row)}", flush=True)
+        for worker in workers:
+            worker.kill()
+            worker.join()
+    if count < len(missing):
+        print(f"{len(missing) - count} searches are left; run it again to go on.", flush=True)
+
+
+def _work(left: Any, done: Any, device: str) -> None:
+    """Search until nothing is left."""
+    while True:
+        try:
+            one: Search = left.pop(0 if device != "cpu" else -1)
+        except IndexError:
+            return
+        done.put(one.run(device))
+
+
+def _line(row: Row) -> str:
+    rounds = [one["rounds"] for one in row["final"]]
+    where = f"{row['task']} {row['split']} {row['graph']} {row['hosts']}"
+    return f"{where} {row['contender']:38} {row['setting']} rounds {rounds} ({row['seconds']:.0f} s, {row['device']})"
