@@ -20,7 +20,7 @@ from benchmarks.links.contenders import CONTENDERS
 from benchmarks.links.tasks import TASKS, problem
 from benchmarks.links.trainers import Trainer, trainer
 
-_WARM, _ALONE = 2, 5  # rounds before the clock runs; gradients by which computing alone is timed
+_ALONE = 5  # gradients by which computing alone is timed
 
 
 def _sent(interface: str) -> int:
@@ -42,11 +42,21 @@ def _computing(one: Trainer) -> float:
     return (time.monotonic() - began) / _ALONE
 
 
-def _count(mine: float, job: dict[str, Any]) -> int:
-    """How many rounds are timed: enough for the time there is; the slowest host decides."""
-    seconds = torch.tensor([mine])
-    dist.all_reduce(seconds, op=dist.ReduceOp.MAX)
-    return int(min(max(job["seconds"] / float(seconds), job["least"]), job["most"]))
+def _warmed(one: Trainer, job: dict[str, Any]) -> int:
+    """Take a round before the clock runs, and some more if they are fast; how many there is time for then.
+
+    The slowest host decides.
+    """
+    many = job["most"]
+    for _ in range(3):
+        began = time.monotonic()
+        one.round()
+        seconds = torch.tensor([time.monotonic() - began])
+        dist.all_reduce(seconds, op=dist.ReduceOp.MAX)
+        many = int(min(max(job["seconds"] / float(seconds), job["least"]), job["most"]))
+        if many == job["least"]:
+            break
+    return many
 
 
 def work(job: dict[str, Any], interface: str) -> dict[str, Any]:
@@ -60,13 +70,10 @@ def work(job: dict[str, Any], interface: str) -> dict[str, Any]:
     sys.stdin.readline()
     dist.barrier()
     is_whole, ends, models, rounds = job["snapshots"] is not None, [], [], job["rounds"]
-    began = time.monotonic()
     if not is_whole:
-        for _ in range(_WARM):
-            one.round()
-        rounds = _count((time.monotonic() - began) / _WARM, job)
+        rounds = _warmed(one, job)
         dist.barrier()
-        began = time.monotonic()
+    began = time.monotonic()
     sent, payload, waited = _sent(interface), one.payload(), one.waited()
     for t in range(1, rounds + 1):
         one.round()

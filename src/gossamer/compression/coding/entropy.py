@@ -30,6 +30,7 @@ _PER_OCTAVE = 4
 _BUCKETS = _DIRECT + _PER_OCTAVE * 27  # sizes below 2^32
 _TOTAL = 1 << 16  # sum of the frequencies of a table
 _SPARSE, _HISTOGRAM = 254, 255  # first bytes that are not the number of a table
+_FEW = 1 / 32  # fraction of non-zero integers below which they are looked for in whole words
 _SPARSE_BELOW = 0.25  # fraction of non-zero integers below which gaps are coded
 
 
@@ -59,7 +60,7 @@ def encode_signed(values: Integers, highest: int) -> bytes:
         return _finish([_Section.of_signed(values, highest)])
     if nonzero == 0:
         return bytes([_SPARSE]) + varint(0)
-    places = _nonzero(values)
+    places = np.flatnonzero(values) if nonzero >= _FEW * len(values) else _nonzero(values)
     kept = values[places].astype(np.int64)
     gaps = np.diff(places, prepend=-1) - 1
     sections = [_Section.of(gaps, None, Style.UNSIGNED), _Section.of(np.abs(kept) - 1, kept < 0, Style.NONZERO)]
