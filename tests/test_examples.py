@@ -19,6 +19,7 @@ ROOT = Path(__file__).parents[1]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 PROCESSES = [  # started with torchrun
     "train_mnist.py", "torchrun_adamw.py", "lightning_digits.py", "accelerate_gpt.py", "transformer_torchrun.py",
+    "compare_ddp.py",
 ]  # fmt: skip
 
 
@@ -207,3 +208,12 @@ def test_a_transformer_simulated_and_launched(tmp_path: Path) -> None:
     frames = [gs.read_record(tmp_path / folder / "CHOCO-SGD-seed0.jsonl").frame for folder in ("simulated", "real")]
     assert frames[0]["token_accuracy"].iloc[-1] > 0
     assert (frames[0]["loss"] - frames[1]["loss"]).abs().max() < 1e-3
+
+
+@pytest.mark.slow
+def test_comparison_with_ddp(tmp_path: Path) -> None:
+    done = torchrun(ROOT / "examples" / "compare_ddp.py", 2, tmp_path, "2")
+    assert done.returncode == 0, done.stderr
+    found = re.findall(r"^(\w+): accuracy ([\d.]+) after \d+ steps", done.stdout, re.MULTILINE)
+    assert [name for name, _ in found] == ["DDP", "DiLoCo", "Gossamer"]
+    assert all(float(accuracy) > 0.6 for _, accuracy in found)

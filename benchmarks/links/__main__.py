@@ -124,7 +124,9 @@ def confirm(results: Path, only: str) -> None:
 
 def _line(row: Row) -> str:
     rate = "unlimited" if row["mbit"] is None else f"{row['mbit']:g} Mbit/s"
-    where = f"{row['task']} {row['split']} {row['graph']} {row['hosts']}, {rate}, {row['delay_ms']:g} ms, {row['codec']}"
+    where = (
+        f"{row['task']} {row['split']} {row['graph']} {row['hosts']}, {rate}, {row['delay_ms']:g} ms, {row['codec']}"
+    )
     return f"{where}: {row['contender']}: {row['seconds']:.4f} s, {row['wire'] / 1e3:.0f} kB, time {row['time']}"
 
 

@@ -109,7 +109,10 @@ def settings(contender: Contender) -> list[Setting]:
         return [*_product(inner=["momentum"], lr=momentum), *_product(inner=["Adam"], lr=adam)]
     outer = [(1.0, 0.0), (0.7, 0.9)]
     if contender.kind == "all-reduce":
-        return [*_product(inner=["SGD"], lr=(0.2, 0.1, 0.4), outer=outer), *_product(inner=["Adam"], lr=(1e-3, 5e-4, 2e-3), outer=outer)]
+        return [
+            *_product(inner=["SGD"], lr=(0.2, 0.1, 0.4), outer=outer),
+            *_product(inner=["Adam"], lr=(1e-3, 5e-4, 2e-3), outer=outer),
+        ]
     is_fine = contender.compressor in (BLOCKS, LARGE)
     gammas = (0.6, 0.9, 0.3) if is_fine else (0.06, 0.2, 0.02)
     if contender.method == "K-GT":
@@ -123,7 +126,10 @@ def settings(contender: Contender) -> list[Setting]:
     if contender.steps > 1:
         return _product(inner=["SGD"], lr=(0.05, 0.1, 0.02, 0.2), outer=[(1.0, 0.0)], gamma=gammas)
     if contender.method == "CHOCO-SGD":
-        return [*_product(inner=["momentum"], lr=(0.04, 0.1), gamma=gammas), *_product(inner=["Adam"], lr=(1e-3, 2e-3), gamma=gammas)]
+        return [
+            *_product(inner=["momentum"], lr=(0.04, 0.1), gamma=gammas),
+            *_product(inner=["Adam"], lr=(1e-3, 2e-3), gamma=gammas),
+        ]
     return _product(lr=(0.1, 0.2, 0.05, 0.4), gamma=gammas)  # BEER and MoTEF on gradients
 
 
@@ -141,7 +147,9 @@ def method(contender: Contender, setting: Setting) -> Algorithm:
     c, lr = operator(contender), outer if "inner" in setting else setting["lr"]
     if contender.method == "DSGD":
         # In half precision, what rounding leaves out must not be lost: CHOCO-SGD with gamma 1 is DSGD that keeps it.
-        return gs.DSGD(lr=lr) if contender.compressor == DENSE else gs.CHOCOSGD(lr=lr, gamma=1.0, compressor=c, h0="model")
+        return (
+            gs.DSGD(lr=lr) if contender.compressor == DENSE else gs.CHOCOSGD(lr=lr, gamma=1.0, compressor=c, h0="model")
+        )
     gamma: float = setting["gamma"]
     if contender.method == "BEER":
         return gs.BEER(lr=lr, gamma=gamma, compressor=c, start="minibatch", h0="model")

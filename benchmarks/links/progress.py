@@ -57,10 +57,9 @@ def curve(
 ) -> list[Point]:
     """The accuracies of a run, until the mean model has reached the target, or for so many rounds."""
     found, following = problem(task, split, hosts, device), 1
-    trained = _ddp if contender.kind == "ddp" else functools.partial(_simulated, graph=graph)
     points: list[Point] = []
     with torch.no_grad():
-        for t, models in enumerate(trained(found, contender, setting, seed, TASKS[task].batch), 1):
+        for t, models in enumerate(rounds_of(task, split, hosts, contender, setting, seed, graph, device), 1):
             if t >= following or t == rounds:
                 following = t + max(2 if contender.steps == 1 else 1, t // 32)
                 average, worst = models.mean(dim=0), math.nan
@@ -75,6 +74,21 @@ def curve(
             if t == rounds:
                 return points
     return points  # it diverged
+
+
+def rounds_of(
+    task: str,
+    split: str,
+    hosts: int,
+    contender: Contender,
+    setting: Setting,
+    seed: int,
+    graph: str = "ring",
+    device: str = "cpu",
+) -> Iterator[Tensor]:
+    """The models after each round: one row per host, or one row if they are the same; ends where a run diverges."""
+    trained = _ddp if contender.kind == "ddp" else functools.partial(_simulated, graph=graph)
+    return trained(problem(task, split, hosts, device), contender, setting, seed, TASKS[task].batch)
 
 
 def accuracy(found: ModuleProblem, model: Tensor, every: int = 1) -> float:
@@ -109,7 +123,7 @@ def _ddp(found: ModuleProblem, contender: Contender, setting: Setting, seed: int
     """The one model of DistributedDataParallel after each step."""
     kind, more = OPTIMIZERS[setting["inner"]]
     x = nn.Parameter(found.x0()[None].clone())
-    optimizer = kind([x], lr=setting["lr"], **more)
+    optimizer = kind([x], lr=setting["lr"], **more)  # type: ignore[call-arg]
     streams = Streams([seed], range(found.clients), found.device)
     hook = hook_of(contender, list(found.named_shapes.values()))
     for t in range(10**9):
@@ -142,6 +156,7 @@ class PowerSGD:
         self._error: Tensor | None = None
 
     def __call__(self, gradients: Tensor, t: int) -> Tensor:
+        """The gradient that the optimiser gets, from all hosts' gradients (n, d)."""
         mean = gradients.mean(dim=0)
         if t < VANILLA:
             return mean
@@ -163,4 +178,5 @@ class PowerSGD:
             q = torch.linalg.qr(torch.randn(m.shape[1], rank, generator=torch.Generator().manual_seed(i)).to(m))[0]
         p = torch.linalg.qr(m @ q)[0]
         self._q[i] = q = m.T @ p
-        return p @ q.T
+        low: Tensor = p @ q.T
+        return low

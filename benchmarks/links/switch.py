@@ -4,6 +4,7 @@ Started by `hosts.py` with the names of the namespaces, then their addresses. Re
 input, and ends with it. Each host has one queue of 200 ms for what it sends; frames that do not fit are dropped.
 """
 
+import contextlib
 import ctypes
 import fcntl
 import heapq
@@ -67,10 +68,8 @@ class Switch:
         now = time.monotonic()
         while self._waiting and self._waiting[0][0] <= now:
             _, _, j, frame = heapq.heappop(self._waiting)
-            try:
+            with contextlib.suppress(OSError):
                 os.write(self.taps[j], frame)
-            except OSError:
-                pass
         return max(self._waiting[0][0] - now, 0.0) if self._waiting else 1.0
 
 

@@ -3,6 +3,7 @@
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -39,7 +40,7 @@ def layers(widths: tuple[int, ...]) -> nn.Module:
     """784 pixels, ReLU layers of these widths, ten digits; (1024, 192) has 1,002,570 parameters."""
     sizes = [784, *widths]
     parts: list[nn.Module] = [nn.Flatten()]
-    for before, after in zip(sizes, sizes[1:], strict=False):
+    for before, after in pairwise(sizes):
         parts += [nn.Linear(before, after), nn.ReLU()]
     return nn.Sequential(*parts, nn.Linear(sizes[-1], 10))
 

@@ -45,7 +45,7 @@ class Trainer(ABC):
         rows = self.mine.rows
         inputs, labels = rows.batch(rows.index(drawn[:, k * self.batch : (k + 1) * self.batch]).reshape(-1))
         module.zero_grad()
-        self.mine.loss(module(inputs), labels).backward()
+        self.mine.loss(module(inputs), labels).backward()  # type: ignore[no-untyped-call]
 
     def drawn(self, t: int) -> Tensor:
         """The rows of a round's minibatches, as the simulator draws them."""
@@ -158,7 +158,9 @@ class WithGossamer(Trainer):
         self.optimizer.close()
 
 
-def trainer(found: ModuleProblem, contender: Contender, setting: Setting, seed: int, batch: int, **ours: Any) -> Trainer:
+def trainer(
+    found: ModuleProblem, contender: Contender, setting: Setting, seed: int, batch: int, **ours: Any
+) -> Trainer:
     """The trainer of a contender; `ours` is for Gossamer's methods."""
     given = (found, contender, setting, seed, batch)
     if contender.kind == "ddp":

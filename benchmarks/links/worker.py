@@ -17,6 +17,7 @@ import torch
 import torch.distributed as dist
 
 from benchmarks.links.contenders import CONTENDERS
+from benchmarks.links.progress import VANILLA
 from benchmarks.links.tasks import TASKS, problem
 from benchmarks.links.trainers import Trainer, trainer
 
@@ -47,14 +48,14 @@ def _warmed(one: Trainer, job: dict[str, Any]) -> int:
 
     The slowest host decides.
     """
-    many = job["most"]
-    for _ in range(3):
+    many, at_least = int(job["most"]), VANILLA + 1 if one.contender.powersgd else 1
+    for t in range(1, 4):
         began = time.monotonic()
         one.round()
         seconds = torch.tensor([time.monotonic() - began])
         dist.all_reduce(seconds, op=dist.ReduceOp.MAX)
         many = int(min(max(job["seconds"] / float(seconds), job["least"]), job["most"]))
-        if many == job["least"]:
+        if many == job["least"] and t >= at_least:
             break
     return many
 
@@ -83,7 +84,10 @@ def work(job: dict[str, Any], interface: str) -> dict[str, Any]:
     took = ends[-1]
     after = {"wire": (_sent(interface) - sent) / rounds, "rounds": rounds, "gradient": computing, "ends": ends}
     if payload is not None and waited is not None:
-        after |= {"payload": ((one.payload() or 0) - payload) / rounds, "waiting": ((one.waited() or 0) - waited) / took}
+        after |= {
+            "payload": ((one.payload() or 0) - payload) / rounds,
+            "waiting": ((one.waited() or 0) - waited) / took,
+        }
     dist.barrier()
     one.close()
     if is_whole:

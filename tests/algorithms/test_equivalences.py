@@ -10,6 +10,7 @@ import gossamer as gs
 from gossamer import algorithms as al
 from gossamer.algorithms import Surrogate
 from gossamer.algorithms.destress import chebyshev
+from gossamer.registry import compressors
 from gossamer.runtime.simulation import Simulation
 
 PROBLEM = gs.logistic_regression("breast_cancer", clients=8, dtype="float64")
@@ -286,3 +287,27 @@ def test_kgt_is_exact_although_its_clients_differ() -> None:
     )
     assert corrected < 1e-9
     assert plain > 1e-3
+
+
+@pytest.mark.parametrize("kind", [gs.BEER, gs.CHOCOSGD, al.MoTEF, al.CompressedKGT])
+def test_surrogates_that_start_at_the_models_are_those_of_an_exact_first_message(kind: Any) -> None:
+    """H^0 = X^0 is what everyone would know after sending X^0 in full before the first round."""
+    top, one = gs.top_k(5), "same_normal"
+    known, told = (simulation(kind(**STEPS, compressor=top, h0=h0), x0=one) for h0 in ("model", "zero"))
+    x0 = told.state.x.double()
+    told.state = replace(told.state, h=Surrogate("h", x0, told.exchange.mix(x0)))
+    assert gap(known, told) <= 1e-12
+    assert gap(simulation(kind(**STEPS, compressor=top), x0=one), simulation(known.session.method, x0=one)) > 1e-6
+
+
+def test_surrogates_start_at_the_models_only_where_these_are_the_same() -> None:
+    with pytest.raises(gs.InputError, match="`h0` = 'model' is for clients that all start from one model, got 8"):
+        simulation(gs.BEER(**STEPS, compressor=gs.top_k(5), h0="model"), x0="normal")
+    with pytest.raises(gs.InputError, match="`h0` must be one of 'zero', 'model'; got 'x'"):
+        gs.CHOCOSGD(**STEPS, compressor=gs.top_k(5), h0="x")  # type: ignore[arg-type]
+
+
+def test_choco_sgd_in_half_precision_with_gamma_one_is_dsgd_but_for_rounding() -> None:
+    dsgd = simulation(gs.DSGD(lr=0.05, order="adapt-then-combine"), x0="same_normal")
+    half = gs.CHOCOSGD(lr=0.05, gamma=1.0, compressor=compressors.build("float16"), h0="model")
+    assert 0 < gap(dsgd, simulation(half, x0="same_normal")) <= 1e-5

@@ -75,7 +75,9 @@ _MOST_BYTES = 1 << 24  # 4 million float32 coordinates, decoded in well under a 
 EXCHANGES = 4
 """A packet carries the number of its exchange modulo this; the header has two bits for it."""
 
-message_kinds: dict[int, type[Message]] = {m.kind: m for m in (Dense, Levels, Sparse, Signs, Powers, Seeded, Silence, Half)}
+message_kinds: dict[int, type[Message]] = {
+    m.kind: m for m in (Dense, Levels, Sparse, Signs, Powers, Seeded, Silence, Half)
+}
 """The class that reads each kind of message. Other packages add theirs under 64 to 127."""
 
 

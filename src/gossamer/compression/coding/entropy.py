@@ -310,7 +310,7 @@ def _finish(sections: list[_Section]) -> bytes:
     return b"".join(head for head, _ in chosen) + words.astype("<u4").tobytes().rstrip(b"\0")
 
 
-def _decode(reader: Reader, count: int, *styles: Style) -> list[npt.NDArray[np.int64]]:
+def _decode(reader: Reader, count: int, *styles: Style) -> list[Integers]:
     """What `_finish` wrote: `count` integers in each style, with nothing after them."""
     import constriction
 
@@ -326,7 +326,7 @@ def _decode(reader: Reader, count: int, *styles: Style) -> list[npt.NDArray[np.i
     return integers
 
 
-def _pop(coder: Any, model: Any, buckets: int, count: int, style: Style) -> npt.NDArray[np.int64]:
+def _pop(coder: Any, model: Any, buckets: int, count: int, style: Style) -> Integers:
     """Decode `count` integers, with signs if the style has them."""
     symbols: npt.NDArray[np.int32] = coder.decode(model, count)
     if style is Style.SIGNED and symbols.max() < min(len(_ZAGZIG), 2 * buckets - 1):
