@@ -18,6 +18,7 @@ _EXAMPLES = """Examples:
   gossamer run my.toml --json | jq '.methods[].grad_norm'
   gossamer launch my.toml                           the same across processes
   gossamer tune my.toml                             search for step sizes by short runs
+  gossamer plan --parameters 10M --bandwidth 20Mbit --hosts 8    which method for your network
   gossamer methods                                  list the methods, with costs and rates
   gossamer methods beer                             equations, costs and rate of one method
   gossamer reproduce all                            the paper's figures, and a verdict per claim
@@ -146,6 +147,40 @@ def topology(parser: Parser) -> None:
     parser.flag("--compare", "compare all weight rules")
     parser.add("--draw", "FILE", "save a picture, with weights as line widths (.png, .pdf, .svg)")
     parser.flag("--json", "print the numbers as JSON")
+
+
+@command(
+    "commands.plan:plan",
+    "gossamer plan --parameters 10M --bandwidth 20Mbit --delay 10ms --hosts 8",
+    "gossamer plan --module my_package:build --bandwidth 100Mbit --hosts 4 --differing much",
+    "gossamer plan --parameters 1B --bandwidth 1Gbit --hosts 1000 --graph exponential --compute 2",
+    "gossamer plan --parameters 10M --bandwidth 20Mbit --hosts 8 --spec > my.toml",
+    "gossamer plan --parameters 10M --bandwidth 20Mbit --hosts 8 --json | jq '.rows[0]'",
+)
+def plan(parser: Parser) -> None:
+    """Predict what training costs over your network for each method, operator and codec, and recommend one.
+
+    Software is timed on this machine, bytes are those of real packets, and rounds follow from a model that was fitted
+    to searches. All-reduce (DDP, PowerSGD, averages every H steps) is compared, too. Nothing is trained, and every
+    number is a prediction.
+    """
+    parser.add("--parameters", "N", "of the model, such as 10M or 1B")
+    parser.add("--module", "M", "count the parameters of a module, such as my_package:build")
+    parser.add("--bandwidth", "B", "of each host, such as 20Mbit, 1Gbit, or unlimited", required=True)
+    parser.add("--delay", "T", "one way, such as 10ms (default: 0)", default="0")
+    parser.add("--hosts", "N", "default: 4", type=int, default=4)
+    parser.add("--graph", "GRAPH", "of Gossamer's methods, such as ring, exponential (default: ring)", default="ring")
+    parser.add("--compute", "T", "of one gradient, such as 50ms (default: an estimate for this machine)")
+    parser.add("--batch", "N", "data rows of a gradient (default: 32)", type=int, default=32)
+    parser.add("--differing", None, "how much clients' data differ", choices=("little", "much"), default="little")
+    parser.add("--local", "H,H", "numbers of local steps per round (default: 1,5,10,20,50)", default="1,5,10,20,50")
+    parser.add("--method", "M", "compare this one; may be repeated (default: all)", action="append")
+    parser.add(
+        "--reduction", "X", "how many times smaller the error is to become (default: 18)", type=float, default=18.0
+    )
+    parser.add("--rows", "N", "rows of the table (default: 12)", type=int, default=12)
+    parser.flag("--spec", "print a spec file for `gossamer run` and `gossamer launch` instead")
+    parser.flag("--json", "print all rows as JSON")
 
 
 @command("commands.data:list_data")
@@ -365,7 +400,7 @@ def completion(parser: Parser) -> None:
 
 
 COMMANDS = (
-    *(demo, run, launch, compressors, compress, topology, data),
+    *(demo, run, launch, plan, compressors, compress, topology, data),
     *(tune, theory, reproduce, report, compare, methods, completion),
 )
 
