@@ -1,5 +1,6 @@
 """What to paste: the code, or the spec file, of a way of training with its steps."""
 
+import json
 from dataclasses import dataclass
 
 from gossamer.runtime.planning.progress import Differing, family, fitted
@@ -44,13 +45,13 @@ def code(way: Way, steps: Steps, graph: str | None, hosts: int) -> str:
     """Python for each host's process; `graph` is as in spec files, or None for a network of one's own."""
     if way.kind == "ddp":
         return _ddp(way, steps)
-    inner = f"inner = {_optimizer(steps)}"
+    inner = f"inner = {_optimizer(steps)}" if steps.inner else ""
     if way.kind == "all-reduce":
         return _all_reduce(way, steps, inner)
     given = [f"lr={steps.outer_lr if steps.inner else steps.lr:g}"]
     if steps.gamma is not None:
         given += [f"gamma={steps.gamma:g}", f"compressor={_operator(way)}"]
-    given += [] if way.order is None else [f'order="{way.order}"']
+    given += [f"{name}={value!r}" for name, value in way.settings.items()]
     more = [f'codec="{way.codec}"']
     if steps.inner:
         more = ["inner=inner", f"every={way.steps}", *more]
@@ -60,7 +61,7 @@ def code(way: Way, steps: Steps, graph: str | None, hosts: int) -> str:
         "import gossamer as gs",
         "",
         f"mixing = {_mixing(graph, hosts)}",
-        *([inner] if steps.inner else []),
+        *([inner] if inner else []),
         f"method = {_CLASSES[NAMES[way.method]]}({', '.join(given)})",
         f"optimizer = gs.DecentralizedOptimizer(model.parameters(), method, mixing, {', '.join(more)})",
         "# loss.backward(); optimizer.step()   in every step, on every host",
@@ -75,7 +76,7 @@ def spec(way: Way, steps: Steps, graph: str, hosts: int, rounds: int, batch: int
     method = [f'name = "{name}"', f"lr = {steps.outer_lr if steps.inner else steps.lr!r}"]
     if steps.gamma is not None:
         method += [f"gamma = {steps.gamma!r}", f'compressor = "{way.compressor}"']
-    method += [] if way.order is None else [f'order = "{way.order}"']
+    method += [f"{name} = {json.dumps(value)}" for name, value in way.settings.items()]
     method += [] if name != "diloco" else [f"momentum = {steps.outer_momentum!r}"]
     parts = [
         f'name = "planned: {way.name}"\nrounds = {rounds}\nbatch_size = {batch}\ncodec = "{way.codec}"',

@@ -1,8 +1,8 @@
 """Ways of training together that a plan compares: all-reduce in several forms, and methods of Gossamer."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from gossamer.algorithms.base import Algorithm
 from gossamer.compression.base import Codec, Compressor
@@ -20,6 +20,12 @@ NAMES = {
     "K-GT": "compressed_kgt",
 }
 """Gossamer's methods as tables call them, and their names in spec files."""
+_SETTINGS: Mapping[str, Mapping[str, float | str]] = {
+    "CHOCO-SGD, stale": {"order": "stale"},
+    "BEER": {"start": "minibatch"},
+    "MoTEF": {"lam": 0.2, "start": "minibatch"},
+    "K-GT": {"order": "fresh"},
+}
 BLOCKS, LARGE, WHOLE, TOP = "blockwise:gsgd:2,64", "blockwise:gsgd:3,256", "gsgd:5", "top_k:0.01"
 METHODS = ("DDP", "PowerSGD", "all-reduce", "CHOCO-SGD", "BEER", "MoTEF", "K-GT")
 """What `plan(methods=...)` can be asked for."""
@@ -83,21 +89,14 @@ class Way:
     def build(self, lr: float, gamma: float) -> Algorithm:
         """The method of Gossamer with these steps."""
         kind = methods.get(NAMES[self.method])
-        settings: dict[str, Any] = {"lr": lr}
-        if self.method != "DSGD":
-            settings |= {"gamma": gamma, "compressor": self.operator()}
-        order = self.order
-        if order is not None:
-            settings["order"] = order
-        if self.method in ("BEER", "MoTEF"):
-            settings["start"] = "minibatch"
-        made: Algorithm = kind(**settings)
+        mixed = {} if self.method == "DSGD" else {"gamma": gamma, "compressor": self.operator()}
+        made: Algorithm = kind(lr=lr, **mixed, **self.settings)
         return made
 
     @property
-    def order(self) -> str | None:
-        """The setting `order` of the method, if it has to be given."""
-        return {"CHOCO-SGD, stale": "stale", "K-GT": "fresh"}.get(self.method)
+    def settings(self) -> Mapping[str, float | str]:
+        """Of the method of Gossamer, beside its steps: those that were searched."""
+        return _SETTINGS.get(self.method, {})
 
 
 def ways(local: Sequence[int], chosen: Sequence[str]) -> Iterator[Way]:
