@@ -1,4 +1,4 @@
-"""The table "model size x bandwidth" of docs/network.md.
+"""The table of model sizes and bandwidths of docs/network.md.
 
     python benchmarks/links/choosing.py              print it
     python benchmarks/links/choosing.py --write      put it between the markers of the page
@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
 from gossamer.files import write_text
-from gossamer.runtime.planning.plan import Plan, plan
+from gossamer.runtime.planning.plan import plan
 from gossamer.runtime.planning.progress import Differing
 from gossamer.runtime.planning.quantities import shown_seconds
 
@@ -26,25 +26,19 @@ LINKS = ("1Mbit", "20Mbit", "100Mbit", "1Gbit", "10Gbit")
 PER_PARAMETER = 1e-8  # seconds of a gradient
 
 
-def _cell(found: Plan) -> str:
+def _cell(size: float, link: str, differing: Differing) -> str:
+    found = plan(int(size), link, "10ms", 8, compute=PER_PARAMETER * size, differing=differing)
     way, seconds = found.best.way, shown_seconds(found.best.cost.seconds)
     operator = f"`{way.compressor}`, {way.codec}, " if way.kind == "gossip" else ""
     return f"{way.title}, {operator}H {way.steps}: {seconds}"
 
 
-def table(differing: Differing) -> str:
-    """For clients whose data differ little or much."""
-    lines = [f"| parameters | {' | '.join(LINKS)} |", "|---" * (len(LINKS) + 1) + "|"]
-    for name, size in SIZES.items():
-        found = [plan(int(size), link, "10ms", 8, compute=PER_PARAMETER * size, differing=differing) for link in LINKS]
-        lines.append(f"| {name} | {' | '.join(map(_cell, found))} |")
-    return "\n".join(lines)
-
-
 def text() -> str:
-    """Both tables."""
-    little, much = table("little"), table("much")
-    return f"Data that differ little:\n\n{little}\n\nData that differ much (classes of their own):\n\n{much}"
+    """The table, with a row for each size and bandwidth."""
+    lines = ["| parameters | bandwidth | data differ little | data differ much |", "|---|---|---|---|"]
+    for name, size in SIZES.items():
+        lines += [f"| {name} | {link} | {_cell(size, link, 'little')} | {_cell(size, link, 'much')} |" for link in LINKS]
+    return "\n".join(lines)
 
 
 def main() -> None:
