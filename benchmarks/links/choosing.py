@@ -37,7 +37,9 @@ def text() -> str:
     """The table, with a row for each size and bandwidth."""
     lines = ["| parameters | bandwidth | data differ little | data differ much |", "|---|---|---|---|"]
     for name, size in SIZES.items():
-        lines += [f"| {name} | {link} | {_cell(size, link, 'little')} | {_cell(size, link, 'much')} |" for link in LINKS]
+        lines += [
+            f"| {name} | {link} | {_cell(size, link, 'little')} | {_cell(size, link, 'much')} |" for link in LINKS
+        ]
     return "\n".join(lines)
 
 

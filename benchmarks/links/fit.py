@@ -95,6 +95,8 @@ def seen(rows: Sequence[Row]) -> list[Seen]:
         contender, where = CONTENDERS.get(row["contender"]), _where(row)
         if contender is None or not is_known(contender) or base.get(where) is None or row["contender"] == BASE:
             continue
+        if contender.method == "DSGD":  # which no plan recommends, and whose drift has other laws
+            continue
         rounds, way = rounds_of(row), way_of(contender)
         known = terms(way, dimension(row["task"]), rho(row["graph"], row["hosts"]), differing(row["split"]))
         log = math.log((_least(row) if rounds is None else rounds) / base[where])  # type: ignore[operator]

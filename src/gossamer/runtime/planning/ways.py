@@ -21,10 +21,11 @@ NAMES = {
 }
 """Gossamer's methods as tables call them, and their names in spec files."""
 _SETTINGS: Mapping[str, Mapping[str, float | str]] = {
-    "CHOCO-SGD, stale": {"order": "stale"},
-    "BEER": {"start": "minibatch"},
-    "MoTEF": {"lam": 0.2, "start": "minibatch"},
-    "K-GT": {"order": "fresh"},
+    "CHOCO-SGD": {"h0": "model"},
+    "CHOCO-SGD, stale": {"order": "stale", "h0": "model"},
+    "BEER": {"start": "minibatch", "h0": "model"},
+    "MoTEF": {"lam": 0.2, "start": "minibatch", "h0": "model"},
+    "K-GT": {"order": "fresh", "h0": "model"},
 }
 BLOCKS, LARGE, WHOLE, TOP = "blockwise:gsgd:2,64", "blockwise:gsgd:3,256", "gsgd:5", "top_k:0.01"
 METHODS = ("DDP", "PowerSGD", "all-reduce", "CHOCO-SGD", "BEER", "MoTEF", "K-GT")
