@@ -88,7 +88,7 @@ def test_all_reduce_sends_what_a_ring_does() -> None:
     assert cost(Way("ddp", hook="fp16"), MILLION, SLOW, 0.01).sent == 7 * 4 * 1_000_000 / 8
     assert cost(Way("ddp", hook="4"), MILLION, SLOW, 0.01).sent == 2 * 7 * 4 * 4 * 2000 / 8
     late, early = (cost(Way("ddp"), MILLION, Network(8, 2, 0.2, 1e7, delay), 0.01).link for delay in (0.01, 0.0))
-    assert late - early == pytest.approx(14 * 0.01)
+    assert late - early == pytest.approx(2 * 14 * 0.01)
 
 
 def test_messages_travel_during_the_gradients_where_a_method_allows_it() -> None:

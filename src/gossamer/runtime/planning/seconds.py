@@ -14,6 +14,7 @@ from gossamer.runtime.tuning.suggest import coded_share, fixed_bytes
 _HEADERS = 1.05  # bytes on the wire per byte handed over: TCP/IP headers and acknowledgements
 _EACH = 400  # bytes around every message, however short
 _PER_BYTE = 2e-9  # seconds of one core per byte that is sent, and received
+_ASKED = 2  # delays of a hop of gloo's all-reduce: the receiver asks, then the sender sends
 _HOP = 1e-4  # seconds of one core until a message is handed over
 _SIDE = 1000  # rows of the matrices of a model whose shapes nobody gave
 # Seconds of one core per coordinate, beside the optimiser: copies into buckets and sums; PowerSGD's products and
@@ -79,7 +80,8 @@ def cost(way: Way, shapes: Sequence[Sequence[int]], network: Network, gradient: 
         delays = 1
     else:
         sent, calls = _all_reduced(way, shapes, network.hosts)
-        hops = delays = calls * 2 * (network.hosts - 1)
+        hops = calls * 2 * (network.hosts - 1)
+        delays = _ASKED * hops
         line = Linear(0.0, _OUTER if way.kind == "all-reduce" else _BUCKETS + (_LOW_RANK if way.rank else 0.0))
         own = way.steps * optimizer_step().at(d) + line.at(d)
     wire = round(_HEADERS * sent) + _EACH * hops
