@@ -38,7 +38,9 @@ from gossamer.runtime.planning.ways import Way
 SEARCHED = ROOT / "docs" / "results" / "links_search.jsonl"
 WRITTEN = ROOT / "src" / "gossamer" / "runtime" / "planning" / "progress.json"
 BASE = "DDP float32"
-_PRIOR = {"slow mixing": 0.25}  # where there is little to tell; the other coefficients are drawn towards 0
+_PRIOR = {
+    "slow mixing": 0.25
+}  # an assumption: it stays where no search varies rho; the other coefficients are drawn towards 0
 _PULL = 0.1  # how strongly, in the same units as errors of log rounds
 _AT_START = {"hidden": 0.9, "cnn": 0.9, "million": 0.9}  # the error of a model that knows nothing of ten digits
 

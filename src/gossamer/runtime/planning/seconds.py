@@ -14,7 +14,9 @@ from gossamer.runtime.tuning.suggest import coded_share, fixed_bytes
 _HEADERS = 1.05  # bytes on the wire per byte handed over: TCP/IP headers and acknowledgements
 _EACH = 400  # bytes around every message, however short
 _PER_BYTE = 2e-9  # seconds of one core per byte that is sent, and received
-_ASKED = 2  # delays of a hop of gloo's all-reduce: the receiver asks, then the sender sends
+_ASKED = (
+    2  # delays of a hop of an all-reduce: chosen to match five measurements; gloo probably asks for a message first
+)
 _HOP = 1e-4  # seconds of one core until a message is handed over
 _SIDE = 1000  # rows of the matrices of a model whose shapes nobody gave
 # Seconds of one core per coordinate, beside the optimiser: copies into buckets and sums; PowerSGD's products and
