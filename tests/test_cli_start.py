@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 from commands import forked, gossamer
 
-from gossamer.cli.arguments import COMMANDS, WHAT, check, describe, fetch, list_, parser
+from gossamer.cli.arguments import COMMANDS, WHAT, parser
 from gossamer.cli.command import Command
 from gossamer.cli.completion import script
+from gossamer.cli.data_arguments import check, describe, fetch, list_
 from gossamer.paper.figures import FIGURES
 
 HEAVY = (

@@ -24,6 +24,7 @@ from gossamer.paper.claims import PUBLISHED, Judged, claims, counted
 from gossamer.paper.rates.studies import studies
 from gossamer.paper.reproduction import BOTH_WAYS
 from gossamer.runtime.experiment import prepare
+from gossamer.runtime.planning.ways import METHODS, ways
 from gossamer.spec import load_spec, parse_spec
 
 ROOT = Path(__file__).parents[1]
@@ -308,3 +309,23 @@ def test_what_is_said_of_local_steps_was_measured() -> None:
     fewer = [sent["iid", other] / sent["iid", "CHOCO-SGD"] for other in ("DiLoCo", "All-reduce AdamW")]
     assert f"sends {fewer[0]:.1f} times fewer bytes than DiLoCo and {fewer[1]:.0f} times fewer than" in methods
     assert f"and {fewer[1]:.0f} times fewer than all-reduce, with a loss 5 % above" in (ROOT / "README.md").read_text()
+
+
+def test_the_tables_of_the_network_page_are_of_todays_ways() -> None:
+    """`python benchmarks/links/choosing.py --write` makes them; times differ between machines, names do not."""
+    page = (ROOT / "docs" / "network.md").read_text()
+    made = page[page.index("<!-- choosing: begin -->") : page.index("<!-- choosing: end -->")]
+    cells = [cell.strip() for line in made.splitlines() if re.match(r"\| \d", line) for cell in line.split("|")[3:-1]]
+    assert len(cells) == 50
+    known = {(way.title, way.steps) for way in ways((1, 5, 10, 20, 50), METHODS)}
+    for cell in cells:
+        found = re.fullmatch(r"([^,]+), (?:`\S+`, (?:auto|fixed), )?H (\d+): [\d.e+]+ (?:ms|s|min|h|days)", cell)
+        assert found is not None, cell
+        assert (found[1], int(found[2])) in known
+
+
+def test_the_network_page_works() -> None:
+    (snippet,) = blocks(ROOT / "docs" / "network.md", "python")
+    found: dict[str, Any] = {}
+    exec(snippet.replace("print(found)", "str(found)"), found)
+    assert len(found["found"].frame) == len(found["found"].rows)

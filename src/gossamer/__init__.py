@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from gossamer.errors import DataError, GossamerError, InputError, StoppedError
     from gossamer.problems import Problem, logistic_regression, module_problem, quadratic
     from gossamer.records import Run, read_record
-    from gossamer.runtime import DecentralizedOptimizer, LocalSteps, auto_steps, simulate, suggest, sweep
-    from gossamer.topology import MixingMatrix, MixingSchedule, mixing_matrix, ring
+    from gossamer.runtime import DecentralizedOptimizer, LocalSteps, auto_steps, plan, simulate, suggest, sweep
+    from gossamer.topology import MixingMatrix, mixing_matrix, ring
 
 logging.getLogger(__name__).addHandler(logging.NullHandler())  # a library speaks only to who listens
 
@@ -49,14 +49,15 @@ _HOMES = {
     "errors": "DataError GossamerError InputError StoppedError",
     "problems": "Problem logistic_regression module_problem quadratic",
     "records": "Run read_record",
-    "runtime": "DecentralizedOptimizer LocalSteps auto_steps simulate suggest sweep",
-    "topology": "MixingMatrix MixingSchedule mixing_matrix ring",
+    "runtime": "DecentralizedOptimizer LocalSteps auto_steps plan simulate suggest sweep",
+    "topology": "MixingMatrix mixing_matrix ring",
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names.split()}
 _MODULES = {*_HOMES, "registry", "spec", "streams", "testing", "theory", "trackers"}
 _OLD = {
     "auto": "auto_steps",
     "CodecError": "errors.CodecError",
+    "MixingSchedule": "topology.MixingSchedule",
     "Message": "compression.Message",
     "Record": "records.Record",
     "Runs": "records.Runs",
@@ -66,7 +67,7 @@ _OLD = {
     "scaled": "compression.scaled",
     "sign": "compression.sign",
 }
-"""Names of version 0.1, and where they are now."""
+"""Names of earlier versions, and where they are now."""
 
 
 def __getattr__(name: str) -> Any:
@@ -100,7 +101,6 @@ __all__ = [
     "InputError",
     "LocalSteps",
     "MixingMatrix",
-    "MixingSchedule",
     "Problem",
     "Run",
     "StoppedError",
@@ -114,6 +114,7 @@ __all__ = [
     "logistic_regression",
     "mixing_matrix",
     "module_problem",
+    "plan",
     "problems",
     "qsgd",
     "quadratic",

@@ -19,7 +19,7 @@ from gossamer.algorithms import schedules
 from gossamer.compression import packet, sign
 from gossamer.errors import ConvergenceWarning
 from gossamer.runtime.tuning.caution import usual_alpha, warn_of_gamma
-from gossamer.runtime.tuning.suggest import _fixed
+from gossamer.runtime.tuning.suggest import fixed_bytes
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results"
 RING = gs.mixing_matrix(gs.ring(8))
@@ -75,7 +75,7 @@ def test_a_billion_parameters_take_a_moment() -> None:
 def test_fixed_sizes_are_those_of_packets(compressor: gs.Compressor, d: int) -> None:
     x = torch.randn(1, d, generator=torch.Generator().manual_seed(0))
     real = packet.sizes([compressor(x, seed=0)] * 2, 0, [0])[0]
-    assert _fixed(compressor, d, torch.float32, 2) == pytest.approx(real, abs=0 if d == 1000 else 16)
+    assert fixed_bytes(compressor, d, torch.float32, 2) == pytest.approx(real, abs=0 if d == 1000 else 16)
 
 
 def test_the_bytes_are_those_of_a_run() -> None:

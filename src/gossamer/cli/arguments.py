@@ -4,6 +4,7 @@ import argparse
 
 from gossamer._version import __version__
 from gossamer.cli.command import Parser, add_commands, add_experiment, add_output, command
+from gossamer.cli.data_arguments import data
 
 TORCHRUN = (
     *("nnodes", "node-rank", "nproc-per-node", "master-addr", "master-port"),
@@ -18,6 +19,7 @@ _EXAMPLES = """Examples:
   gossamer run my.toml --json | jq '.methods[].grad_norm'
   gossamer launch my.toml                           the same across processes
   gossamer tune my.toml                             search for step sizes by short runs
+  gossamer plan --parameters 10M --bandwidth 20Mbit --hosts 8    which method for your network
   gossamer methods                                  list the methods, with costs and rates
   gossamer methods beer                             equations, costs and rate of one method
   gossamer reproduce all                            the paper's figures, and a verdict per claim
@@ -148,62 +150,38 @@ def topology(parser: Parser) -> None:
     parser.flag("--json", "print the numbers as JSON")
 
 
-@command("commands.data:list_data")
-def list_(parser: Parser) -> None:
-    """List the data sets, and the folders of their files."""
-    parser.data_dir()
-    parser.flag("--json", "print them as JSON")
-
-
-@command("commands.data:fetch", "gossamer data fetch mnist", "gossamer data fetch a9a --data-dir data/")
-def fetch(parser: Parser) -> None:
-    """Download a data set into the user's cache, or into --data-dir; correct files are kept."""
-    parser.add("name", "NAME", "a9a, mnist or fashion_mnist")
-    parser.add("--data-dir", "DIR", "folder for the files (default: the cache)")
-    parser.flag("-q --quiet", "show no progress")
-
-
-@command("commands.data:check")
-def check(parser: Parser) -> None:
-    """Check the content of every known data file, plain or compressed.
-
-    Exit code 1 means that a file is damaged.
-    """
-    parser.data_dir()
-    parser.flag("--json", "print the files as JSON")
-
-
 @command(
-    "commands.data:describe",
-    "gossamer data describe a9a --clients 10 --partition sorted --draw shares.png",
-    "gossamer data describe digits --partition dirichlet:0.3 --json",
+    "commands.plan:plan",
+    "gossamer plan --parameters 10M --bandwidth 20Mbit --delay 10ms --hosts 8",
+    "gossamer plan --module my_package:build --bandwidth 100Mbit --hosts 4 --differing much",
+    "gossamer plan --parameters 1B --bandwidth 1Gbit --hosts 1000 --graph exponential --compute 2",
+    "gossamer plan --parameters 10M --bandwidth 20Mbit --hosts 8 --spec > my.toml",
+    "gossamer plan --parameters 10M --bandwidth 20Mbit --hosts 8 --json | jq '.rows[0]'",
 )
-def describe(parser: Parser) -> None:
-    """Show how a data set is divided: rows and label shares of each client, and their heterogeneity.
+def plan(parser: Parser) -> None:
+    """Predict what training costs over your network for each method, operator and codec, and recommend one.
 
-    The heterogeneity is the mean over clients of ||grad f_i - grad f||^2 at x = 0, of logistic regression for two
-    classes and of softmax regression for more, without regulariser.
+    Software is timed on this machine, bytes are those of real packets, and rounds follow from a model that was fitted
+    to searches. All-reduce (DDP, PowerSGD, averages every H steps) is compared, too. Nothing is trained, and every
+    number is a prediction.
     """
-    parser.add("data", "DATA", "a name, or the path of a LIBSVM file")
-    parser.add("--clients", "N", "default: 10", type=int, default=10)
-    parser.add("--partition", "RULE", "such as iid, dirichlet:0.5", default="sorted")
-    parser.add("--seed", None, "seed of a random partition (default: 0)", type=int, default=0)
-    parser.flag("--all-rows", "keep all rows, so that clients may hold different numbers")
-    parser.add("--draw", "FILE", "save a picture (.png, .pdf, .svg)")
-    parser.data_dir()
-    parser.flag("--json", "print it as JSON")
-
-
-@command(
-    None,
-    "gossamer data list",
-    "gossamer data fetch mnist",
-    "gossamer data check --data-dir data/",
-    "gossamer data describe a9a --clients 10 --partition sorted --draw shares.png",
-)
-def data(parser: Parser) -> None:
-    """List, fetch and check data sets, and show how they are divided among clients."""
-    add_commands(parser, (list_, fetch, check, describe))
+    parser.add("--parameters", "N", "of the model, such as 10M or 1B")
+    parser.add("--module", "M", "count the parameters of a module, such as my_package:build")
+    parser.add("--bandwidth", "B", "of each host, such as 20Mbit, 1Gbit, or unlimited", required=True)
+    parser.add("--delay", "T", "one way, such as 10ms (default: 0)", default="0")
+    parser.add("--hosts", "N", "default: 4", type=int, default=4)
+    parser.add("--graph", "GRAPH", "of Gossamer's methods, such as ring, exponential (default: ring)", default="ring")
+    parser.add("--compute", "T", "of one gradient, such as 50ms (default: an estimate for this machine)")
+    parser.add("--batch", "N", "data rows of a gradient (default: 32)", type=int, default=32)
+    parser.add("--differing", None, "how much clients' data differ", choices=("little", "much"), default="little")
+    parser.add("--local", "H,H", "numbers of local steps per round (default: 1,5,10,20,50)", default="1,5,10,20,50")
+    parser.add("--method", "M", "compare this one; may be repeated (default: all)", action="append")
+    parser.add(
+        "--reduction", "X", "how many times smaller the error is to become (default: 18)", type=float, default=18.0
+    )
+    parser.add("--rows", "N", "rows of the table (default: 12)", type=int, default=12)
+    parser.flag("--spec", "print a spec file for `gossamer run` and `gossamer launch` instead")
+    parser.flag("--json", "print all rows as JSON")
 
 
 @command(
@@ -365,7 +343,7 @@ def completion(parser: Parser) -> None:
 
 
 COMMANDS = (
-    *(demo, run, launch, compressors, compress, topology, data),
+    *(demo, run, launch, plan, compressors, compress, topology, data),
     *(tune, theory, reproduce, report, compare, methods, completion),
 )
 

@@ -183,12 +183,8 @@ def imported_module(
     name functions. Packages are looked for in the working directory, too. The other arguments are those of
     `module_problem`.
     """
-    with own_generator(torch.device("cpu")):
-        torch.manual_seed(check_integer("init_seed", init_seed, 0, 2**63 - 1))
-        built = _imported("module", module)
-        built = built if isinstance(built, nn.Module) else _called("module", module, built)
     return module_problem(
-        built,
+        built_module(module, init_seed),
         _data("data", data),
         loss=None if loss is None else _imported("loss", loss),
         metric=None if metric is None else _imported("metric", metric),
@@ -205,6 +201,15 @@ def imported_module(
         device=device,
         about={"module": module, "data": data},
     )
+
+
+def built_module(name: str, init_seed: int = 0) -> nn.Module:
+    """The module that "my_package:build" names, or that the function of this name returns."""
+    with own_generator(torch.device("cpu")):
+        torch.manual_seed(check_integer("init_seed", init_seed, 0, 2**63 - 1))
+        built = _imported("module", name)
+        made: nn.Module = built if isinstance(built, nn.Module) else _called("module", name, built)
+    return made
 
 
 def _data(what: str, name: str) -> Any:

@@ -1,1 +1,1 @@
-"""What is decided before the first round: how often a run is evaluated, and what fits into memory."""
+"""What is decided before the first round: which method suits a network, how often a run is evaluated, and what fits."""

@@ -191,12 +191,16 @@ def _in_blocks(template: Algorithm, d: int, network: Mixing, dtype: torch.dtype,
     if guaranteed_alpha(blockwise(whole, _SIZES[0]), d) < 2 * alpha:
         return template
     few = min(d, _COMPARED)
-    size, best, cost = _fixed(whole, few, dtype), template, _bytes_per_gamma(template, d, few, network, dtype) / _WORTH
+    size, best, cost = (
+        fixed_bytes(whole, few, dtype),
+        template,
+        _bytes_per_gamma(template, d, few, network, dtype) / _WORTH,
+    )
     for many in (many for many in _SIZES if many < d):
         in_blocks = blockwise(whole, many)
         other: Algorithm = replace(template, compressor=in_blocks)  # type: ignore[type-var]
         one = _bytes_per_gamma(other, few, few, network, dtype)
-        if one < cost and _fixed(in_blocks, few, dtype) <= _LONGER * size:
+        if one < cost and fixed_bytes(in_blocks, few, dtype) <= _LONGER * size:
             best, cost = other, one
     if best is not template:
         chosen: blockwise = best.compressor  # type: ignore[attr-defined]
@@ -214,7 +218,7 @@ def _bytes_per_gamma(template: Algorithm, d: int, few: int, network: Mixing, dty
     except InputError:
         return math.inf
     gamma, _ = formula_steps(template, d, network, 1.0, 1.0)
-    return _fixed(template.compressor, few, dtype) / gamma  # type: ignore[attr-defined]
+    return fixed_bytes(template.compressor, few, dtype) / gamma  # type: ignore[attr-defined]
 
 
 def _steps(
@@ -254,10 +258,8 @@ def _steps(
 def _codec(template: Algorithm, d: int, dtype: torch.dtype, reasons: list[str]) -> tuple[Codec, int]:
     """The codec, and the bytes of one round to each neighbour."""
     compressor, messages = getattr(template, "compressor", None) or identity(), template.info.messages
-    fixed = _fixed(compressor, d, dtype, messages)
-    some = _message(compressor, min(d, _CODED), dtype)
-    plain, coded = (int(packet.sizes([some], 0, [0], codec)[0]) for codec in ("fixed", "auto"))
-    entropy = round(fixed * coded / plain)
+    fixed = fixed_bytes(compressor, d, dtype, messages)
+    entropy = round(fixed * coded_share(compressor, d, dtype))
     reasons.append(
         f"A packet of {messages} message{'s' * (messages > 1)} has {fixed:,} bytes in fixed width "
         f"({8 * fixed / d / messages:.3g} bits per coordinate), and entropy-coded an estimated {entropy:,}, "
@@ -266,12 +268,20 @@ def _codec(template: Algorithm, d: int, dtype: torch.dtype, reasons: list[str]) 
     return ("auto", entropy) if entropy < _SAVED * fixed else ("fixed", fixed)
 
 
-def _message(compressor: Compressor, d: int, dtype: torch.dtype) -> Message:
+def coded_share(compressor: Compressor, d: int, dtype: torch.dtype) -> float:
+    """The length of an entropy-coded packet in parts of one in fixed width, going by Gaussian values."""
+    some = gaussian_message(compressor, min(d, _CODED), dtype)
+    plain, coded = (int(packet.sizes([some], 0, [0], codec)[0]) for codec in ("fixed", "auto"))
+    return coded / plain
+
+
+def gaussian_message(compressor: Compressor, d: int, dtype: torch.dtype) -> Message:
+    """The message of a Gaussian vector."""
     z = torch.from_numpy(np.random.default_rng(0).standard_normal((1, d))).to(dtype)
     return without_tensors(compressor)(z, seed=0)
 
 
-def _fixed(compressor: Compressor, d: int, dtype: torch.dtype, messages: int = 1) -> int:
+def fixed_bytes(compressor: Compressor, d: int, dtype: torch.dtype, messages: int = 1) -> int:
     """The bytes of a packet in fixed width. A very long one is not made: its length is that of shorter ones, extended.
 
     (This is exact but for a few bytes of the header.)
@@ -281,8 +291,8 @@ def _fixed(compressor: Compressor, d: int, dtype: torch.dtype, messages: int = 1
         return int(packet.sizes([message] * messages, 0, [0])[0])
 
     if d <= _MADE:
-        return size(_message(compressor, d, dtype))
-    half, whole = (_message(compressor, many, dtype) for many in (_MADE // 2, _MADE))
+        return size(gaussian_message(compressor, d, dtype))
+    half, whole = (gaussian_message(compressor, many, dtype) for many in (_MADE // 2, _MADE))
     if isinstance(whole, Sparse):  # its indices get longer with d, too
         k = round(compressor.alpha(d) * d)
         long = {name: getattr(whole, name)[:, :1].expand(1, k) for name in ("indices", "values")}
