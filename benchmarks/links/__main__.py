@@ -44,7 +44,7 @@ SEARCHES = [
     *searches(Problem("hidden", "dirichlet"), FEW),
     *searches(Problem("hidden", "digit"), FEW),
 ]
-_SECONDS, _LEAST, _MOST = 8.0, 5, 30  # of a cell: seconds, and rounds that are timed
+_SECONDS, _LEAST, _MOST = 6.0, 5, 30  # of a cell: seconds, and rounds that are timed
 _SOONER, _LATER = 10, 1.25  # a whole run takes so many times the rounds that were simulated, and some more
 
 

@@ -1,13 +1,13 @@
 """Compressors, their messages, and the packets that carry them.
 
 Compressors
-    `identity`, `gsgd`, `qsgd`, `top_k`, `rand_k`, `sign` and `natural`; `scaled` and `blockwise` wrap another one.
+    `identity`, `float16`, `gsgd`, `qsgd`, `top_k`, `rand_k`, `sign` and `natural`; `scaled` and `blockwise` wrap another one.
 
 Packets
     `encode` turns messages into bytes, `decode` reads them back as a `Packet`, `measure` reports errors and bits.
 
 For authors of compressors
-    Subclass `Compressor`. Return one of the messages `Dense`, `Levels`, `Sparse`, `Seeded`, `Signs` and `Powers`, or a
+    Subclass `Compressor`. Return one of the messages `Dense`, `Half`, `Levels`, `Sparse`, `Seeded`, `Signs` and `Powers`, or a
     subclass of `Message`. A `Layout` describes the blocks of coordinates that share a norm.
 
 >>> import torch
@@ -20,7 +20,7 @@ tensor([[ 2., -2.]])
 
 from gossamer.compression.assess import Assessment, measure
 from gossamer.compression.base import CODECS, Codec, Compressor, Message
-from gossamer.compression.dense import Dense, identity
+from gossamer.compression.dense import Dense, Half, float16, identity
 from gossamer.compression.dithering import Levels, gsgd, qsgd
 from gossamer.compression.layout import Layout
 from gossamer.compression.natural import Powers, natural
@@ -36,6 +36,7 @@ __all__ = [
     "Codec",
     "Compressor",
     "Dense",
+    "Half",
     "Layout",
     "Levels",
     "Message",
@@ -48,6 +49,7 @@ __all__ = [
     "blockwise",
     "decode",
     "encode",
+    "float16",
     "gsgd",
     "identity",
     "measure",

@@ -127,7 +127,7 @@ class Plan:
             found.append("All-reduce is predicted to be fastest here: this network does not need Gossamer.")
         elif ddp is not None:
             found.append(
-                f"DistributedDataParallel in float32 is predicted to take {ddp.time / best.time:.2g} times as long."
+                f"DistributedDataParallel in float32 is predicted to take {ddp.time / best.time:,.1f} times as long."
             )
         if self.network.hosts > _MEASURED_HOSTS or self.parameters > _MEASURED_PARAMETERS:
             found.append(
