@@ -1,14 +1,15 @@
 """Compressors, their messages, and the packets that carry them.
 
 Compressors
-    `identity`, `float16`, `gsgd`, `qsgd`, `top_k`, `rand_k`, `sign` and `natural`; `scaled` and `blockwise` wrap another one.
+    `identity`, `float16`, `gsgd`, `qsgd`, `top_k`, `rand_k`, `sign` and `natural`; `scaled` and `blockwise` wrap
+    another one.
 
 Packets
     `encode` turns messages into bytes, `decode` reads them back as a `Packet`, `measure` reports errors and bits.
 
 For authors of compressors
-    Subclass `Compressor`. Return one of the messages `Dense`, `Half`, `Levels`, `Sparse`, `Seeded`, `Signs` and `Powers`, or a
-    subclass of `Message`. A `Layout` describes the blocks of coordinates that share a norm.
+    Subclass `Compressor`. Return one of the messages `Dense`, `Half`, `Levels`, `Sparse`, `Seeded`, `Signs` and
+    `Powers`, or a subclass of `Message`. A `Layout` describes the blocks of coordinates that share a norm.
 
 >>> import torch
 >>> from gossamer import compression
