@@ -13,8 +13,9 @@ NAMES = ("DDP float32", "all-reduce, H 20", "CHOCO-SGD, blockwise_gsgd_2,64, H 2
 
 
 @pytest.fixture
-def rows(data_dir: Path) -> list[dict[str, Any]]:
+def rows(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     """Seconds as predicted, and times that follow the predicted order."""
+    monkeypatch.setenv("GOSSAMER_DATA", str(data_dir))
     made: list[dict[str, Any]] = []
     for mbit in (None, 10.0):
         for name in NAMES:

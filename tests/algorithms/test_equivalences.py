@@ -310,4 +310,4 @@ def test_surrogates_start_at_the_models_only_where_these_are_the_same() -> None:
 def test_choco_sgd_in_half_precision_with_gamma_one_is_dsgd_but_for_rounding() -> None:
     dsgd = simulation(gs.DSGD(lr=0.05, order="adapt-then-combine"), x0="same_normal")
     half = gs.CHOCOSGD(lr=0.05, gamma=1.0, compressor=compressors.build("float16"), h0="model")
-    assert 0 < gap(dsgd, simulation(half, x0="same_normal")) <= 1e-5
+    assert 0 < gap(dsgd, simulation(half, x0="same_normal")) <= 1e-4  # 2^-11 of a step
