@@ -10,14 +10,11 @@ What was done before is not repeated: remove its line from `docs/results/links*.
 """
 
 import argparse
-import contextlib
-import fcntl
 import json
 import signal
 import statistics
 import sys
 import time
-from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -45,7 +42,7 @@ SEARCHES = [
     *searches(Problem("hidden", "digit"), FEW),
 ]
 _SECONDS, _LEAST, _MOST = 6.0, 5, 30  # of a cell: seconds, and rounds that are timed
-_SOONER, _LATER = 10, 1.25  # a whole run takes so many times the rounds that were simulated, and some more
+_LATER, _MORE = 1.25, 5  # a whole run takes so many times the rounds that were simulated, and some more
 
 
 class Results:
@@ -75,14 +72,6 @@ def chosen(rows: list[Row], cell: Cell) -> tuple[Row, list[int | None]]:
     return found["setting"], [one["rounds"] for one in found["final"]]
 
 
-@contextlib.contextmanager
-def alone() -> Iterator[None]:
-    """Nothing else that asks for the same lock runs inside."""
-    with open("/tmp/quiet.lock", "w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-
-
 def measure(results: Path, only: str) -> None:
     """Seconds per round of every cell that is not there yet."""
     found, done = read(results / "links_search.jsonl"), Results(results / "links.json")
@@ -93,9 +82,8 @@ def measure(results: Path, only: str) -> None:
             for cell in group:
                 setting, rounds = chosen(found, cell)
                 began = time.monotonic()
-                with alone():
-                    told = {"seconds": _SECONDS, "least": _LEAST, "most": _MOST, "snapshots": None, "rounds": None}
-                    row = measured(cell, runner.run(cell, setting, seed=FINAL[0], **told))
+                told = {"seconds": _SECONDS, "least": _LEAST, "most": _MOST, "snapshots": None}
+                row = measured(cell, runner.run(cell, setting, seed=FINAL[0], **told))
                 known = sorted(one for one in rounds if one is not None)
                 middle = statistics.median(known) if len(known) == len(FINAL) else None
                 row |= {"rounds": middle, "time": None if middle is None else round(row["seconds"] * middle, 2)}
@@ -115,8 +103,7 @@ def confirm(results: Path, only: str) -> None:
                 expected = rounds[0]
                 if expected is None:
                     raise RuntimeError(f"{cell} does not reach its target.")
-                with alone():
-                    row = confirmed(runner, cell, setting, FINAL[0], round(_LATER * expected) + _SOONER)
+                row = confirmed(runner, cell, setting, FINAL[0], round(_LATER * expected) + _MORE)
                 row["simulated"] = expected
                 done.add(row)
                 print(row, flush=True)

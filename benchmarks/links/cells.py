@@ -32,7 +32,7 @@ CELLS = [
     *_cells(CNN, (DDP, POWER, CHOCO, SMALL), 1.0),
     *_cells(DIGIT, (POWER, CHOCO, "CHOCO-SGD, blockwise_gsgd_3,256, H 10", SELDOM, MOTEF), 1.0),
     *_cells(LIKE, (POWER, "DDP PowerSGD 1", "DDP PowerSGD 2", CHOCO, SELDOM, MOTEF, SMALL), 1.0),
-    *_cells(LARGE, (SMALL, CHOCO), 1.0),
+    *_cells(LARGE, (SMALL,), 1.0),
     *_cells(LIKE, (DDP, POWER, REDUCE, CHOCO, OFTEN, SMALL, WHOLE), None, 0.0),
     *_cells(HIDDEN, (DDP, SMALL), None, 0.0),
     *_cells(CNN, (DDP, SMALL), None, 0.0),

@@ -121,8 +121,7 @@ def fleet(count: int, delay_ms: float) -> Iterator[Fleet]:
 
 def measured(cell: Cell, hosts: Sequence[Row]) -> Row:
     """The row of a cell: seconds per round and their quartiles on the slowest host, and the means of the rest."""
-    slowest = max(hosts, key=lambda host: host["ends"][-1])
-    seconds = np.diff([0.0, *slowest["ends"]])
+    seconds = np.array(max((host["seconds"] for host in hosts), key=sum))
     steps = CONTENDERS[cell.contender].steps
     low, middle, high = np.quantile(seconds, (0.25, 0.5, 0.75))
     mean, gradient = float(seconds.mean()), statistics.fmean(host["gradient"] for host in hosts)
@@ -153,7 +152,7 @@ def reached(cell: Cell, hosts: Sequence[Row], folder: Path, every: int) -> tuple
         with torch.no_grad():
             if accuracy(found, mean) >= where.target:
                 t = number * every
-                return t, max(host["ends"][t - 1] for host in hosts)
+                return t, max(sum(host["seconds"][:t]) for host in hosts)
     return None
 
 

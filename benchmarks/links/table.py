@@ -12,6 +12,7 @@ from gossamer.files import replacing, write_text
 from gossamer.report.figure import LOOK
 
 DDP = "DDP float32"
+SMALL, WHOLE = "BEER, gsgd_5", "CHOCO-SGD, gsgd_5"
 LINES = {
     DDP: ("#000000", "o"),
     "DDP fp16": ("#999999", "v"),
@@ -100,6 +101,31 @@ def bars(found: Results) -> str:
     return _table(head, rows)
 
 
+def per_step(found: Results) -> str:
+    """Seconds of one step against a step of DDP, and against what computing and the link take alone."""
+    rows = []
+    for task, ours in (
+        ("hidden", SMALL),
+        ("cnn", SMALL),
+        ("million", SMALL),
+        ("million", WHOLE),
+        ("ten million", SMALL),
+    ):
+        for mbit, delay_ms in ((1.0, 10.0), (20.0, 10.0), (20.0, 0.0), (None, 0.0)):
+            mine, theirs = (found.cell(Problem(task), name, mbit, delay_ms) for name in (ours, DDP))
+            if mine is None:
+                continue
+            rate = "unlimited" if mbit is None else f"{mbit:g} Mbit/s, {delay_ms:g} ms"
+            free = found.cell(Problem(task), ours, None, 0.0)
+            link = None if mbit is None else 8 * mine["wire"] / (mbit * 1e6)
+            floor = None if free is None or link is None or delay_ms else mine["seconds"] / max(free["seconds"], link)
+            factor = None if theirs is None else f"{theirs['seconds'] / mine['seconds']:.3g}x"
+            times = [_number(None if one is None else one["seconds"]) for one in (theirs, mine)]
+            rows.append([task, rate, ours, *times, factor, _number(link), None if floor is None else f"{floor:.2f}"])
+    head = ["task", "links", "contender", "s, DDP", "s, ours", "DDP / ours", "bytes / bandwidth", "of the longer one"]
+    return _table(head, rows)
+
+
 def reference(found: Results) -> str:
     """Every contender in the reference cell, from the fastest to the slowest."""
     problem, rows = Problem(), []
@@ -180,6 +206,7 @@ def draw(folder: Path) -> None:
     found = Results(folder)
     parts = {
         "Against all-reduce": bars(found),
+        "Seconds per step": per_step(found),
         "Every contender at 20 Mbit/s and 10 ms": reference(found),
         "By bandwidth: seconds to the target": by_rate(found),
         "Whole runs": whole(found),

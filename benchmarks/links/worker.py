@@ -43,55 +43,61 @@ def _computing(one: Trainer) -> float:
     return (time.monotonic() - began) / _ALONE
 
 
-def _warmed(one: Trainer, job: dict[str, Any]) -> int:
-    """Take a round before the clock runs, and some more if they are fast; how many there is time for then.
+def _timed(one: Trainer) -> float:
+    began = time.monotonic()
+    one.round()
+    return time.monotonic() - began
 
-    The slowest host decides.
-    """
-    many, at_least = int(job["most"]), VANILLA + 1 if one.contender.powersgd else 1
-    for t in range(1, 4):
-        began = time.monotonic()
-        one.round()
-        seconds = torch.tensor([time.monotonic() - began])
-        dist.all_reduce(seconds, op=dist.ReduceOp.MAX)
-        many = int(min(max(job["seconds"] / float(seconds), job["least"]), job["most"]))
-        if many == job["least"] and t >= at_least:
-            break
-    return many
+
+def _count(seconds: float, job: dict[str, Any]) -> int:
+    """How many rounds there is time for; the slowest host decides."""
+    slowest = torch.tensor([seconds])
+    dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
+    return int(min(max(job["seconds"] / float(slowest), job["least"]), job["most"]))
+
+
+def _rounds(one: Trainer, job: dict[str, Any]) -> list[float]:
+    """Seconds of each round of a cell. The first tells how many there is time for, and counts only if there are few."""
+    first = _timed(one)
+    many = _count(first, job)
+    if many == job["least"]:
+        return [first, *(_timed(one) for _ in range(many - 1))]
+    _timed(one)
+    return [_timed(one) for _ in range(many)]
+
+
+def _whole(one: Trainer, job: dict[str, Any]) -> list[float]:
+    """Seconds of each round of a whole run; models are kept on the way, to be measured afterwards."""
+    seconds, models = [], []
+    for t in range(1, job["rounds"] + 1):
+        seconds.append(_timed(one))
+        if t % job["every"] == 0:
+            models.append(one.model().numpy())
+    np.save(Path(job["snapshots"]) / f"{dist.get_rank()}.npy", np.stack(models))
+    return seconds
 
 
 def work(job: dict[str, Any], interface: str) -> dict[str, Any]:
-    """One cell of the matrix."""
+    """One cell of the matrix, or a whole run."""
     contender, where = CONTENDERS[job["contender"]], job["problem"]
     found = problem(where["task"], where["split"], where["hosts"])
     ours = {"graph": where["graph"], "codec": job["codec"]}
     one = trainer(found, contender, job["setting"], job["seed"], TASKS[where["task"]].batch, **ours)
-    computing = _computing(one)
+    computing, is_whole = _computing(one), job["snapshots"] is not None
+    for _ in range(0 if is_whole else VANILLA + 1):  # PowerSGD begins then; others allocate memory
+        one.round()
     _say(ready=True)
     sys.stdin.readline()
     dist.barrier()
-    is_whole, ends, models, rounds = job["snapshots"] is not None, [], [], job["rounds"]
-    if not is_whole:
-        rounds = _warmed(one, job)
-        dist.barrier()
-    began = time.monotonic()
-    sent, payload, waited = _sent(interface), one.payload(), one.waited()
-    for t in range(1, rounds + 1):
-        one.round()
-        ends.append(time.monotonic() - began)
-        if is_whole and t % job["every"] == 0:
-            models.append(one.model().numpy())
-    took = ends[-1]
-    after = {"wire": (_sent(interface) - sent) / rounds, "rounds": rounds, "gradient": computing, "ends": ends}
+    sent, payload, waited, before = _sent(interface), one.payload(), one.waited(), one.t
+    seconds = _whole(one, job) if is_whole else _rounds(one, job)
+    rounds, took = one.t - before, sum(seconds)
+    after = {"wire": (_sent(interface) - sent) / rounds, "gradient": computing, "seconds": seconds}
     if payload is not None and waited is not None:
-        after |= {
-            "payload": ((one.payload() or 0) - payload) / rounds,
-            "waiting": ((one.waited() or 0) - waited) / took,
-        }
+        after["payload"] = ((one.payload() or 0) - payload) / rounds
+        after["waiting"] = ((one.waited() or 0) - waited) / (took * rounds / len(seconds))
     dist.barrier()
     one.close()
-    if is_whole:
-        np.save(Path(job["snapshots"]) / f"{dist.get_rank()}.npy", np.stack(models))
     return after
 
 

@@ -45,6 +45,12 @@ class Parameters:
         return torch.cat([p.detach().reshape(-1) for p in self.trained])[None]
 
     @torch.no_grad()
+    def copy_to(self, x: Tensor) -> None:
+        """Copy their values into a row."""
+        for p, piece in self.pieces(x):
+            piece.copy_(p)
+
+    @torch.no_grad()
     def place(self, x: Tensor) -> None:
         """Copy a row into the parameters.
 

@@ -28,7 +28,7 @@ class TrainingLoop:
     def step(self, closure: Callable[[], Any] | None, *, measure: bool = False) -> None:
         """A round; with an inner optimiser one of its steps, and a round where one is due."""
         if self._inner is None:
-            self._client.state.x.copy_(self._parameters.row())  # which may have been loaded or changed since
+            self._parameters.copy_to(self._client.state.x)  # which may have been loaded or changed since
             self._round(self._oracle(closure), measure=measure)
             return
         correction = self._corrected_by()
