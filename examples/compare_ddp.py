@@ -49,7 +49,7 @@ for name in ("DDP", "DiLoCo", "Gossamer"):
             dist.all_reduce(mean)
             momentum = 0.9 * momentum + (shared - mean)
             shared = shared - 0.7 * (shared - mean + 0.9 * momentum)
-            vector_to_parameters(shared, model.parameters())
+            vector_to_parameters(shared.clone(), model.parameters())  # they share its memory
         steps, is_over = steps + H, torch.tensor([float(time.monotonic() - began > limit)])
         dist.broadcast(is_over, src=0)
     mean = parameters_to_vector(model.parameters()).detach() / hosts

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.links.contenders import CONTENDERS
+from benchmarks.links.progress import VANILLA
 from benchmarks.links.search import FINAL, Problem, Row, read
 from gossamer.files import replacing, write_text
 from gossamer.report.figure import LOOK
@@ -54,15 +55,22 @@ class Results:
         return None if row is None else row["seconds"]
 
     def time(self, problem: Problem, contender: str, mbit: float | None, delay_ms: float = 10.0) -> float | None:
-        """To the target: seconds per round, times rounds; for Gossamer's methods with one average of all models.
+        """To the target; for Gossamer's methods with one average of all models, which takes as long as a step of DDP."""
+        time = self.product(problem, contender, self.rounds(problem, contender), mbit, delay_ms)
+        average = self.seconds(problem, DDP, mbit, delay_ms) if CONTENDERS[contender].kind == "gossip" else 0.0
+        return None if average is None or time is None else time + average
 
-        An average takes as long as a step of DDP.
-        """
-        seconds, rounds = self.seconds(problem, contender, mbit, delay_ms), self.rounds(problem, contender)
+    def product(
+        self, problem: Problem, contender: str, rounds: float | None, mbit: float | None, delay_ms: float = 10.0
+    ) -> float | None:
+        """Seconds per round, times rounds. The first two steps of PowerSGD are those of DDP."""
+        seconds = self.seconds(problem, contender, mbit, delay_ms)
         if seconds is None or rounds is None:
             return None
-        average = self.seconds(problem, DDP, mbit, delay_ms) if CONTENDERS[contender].kind == "gossip" else 0.0
-        return None if average is None else seconds * rounds + average
+        if not CONTENDERS[contender].powersgd:
+            return seconds * rounds
+        dense = self.seconds(problem, DDP, mbit, delay_ms)
+        return None if dense is None else VANILLA * dense + (rounds - VANILLA) * seconds
 
     def best(self, problem: Problem, names: Iterable[str], mbit: float) -> tuple[str, float] | None:
         """The fastest of these to the target."""
@@ -168,8 +176,7 @@ def whole(found: Results) -> str:
     rows = []
     for row in found.confirmed:
         where = Problem(row["task"], row["split"], row["hosts"], row["graph"])
-        seconds = found.seconds(where, row["contender"], row["mbit"], row["delay_ms"])
-        product = None if seconds is None else seconds * row["simulated"]
+        product = found.product(where, row["contender"], row["simulated"], row["mbit"], row["delay_ms"])
         ratio = None if product is None or row["time"] is None else f"{row['time'] / product - 1:+.0%}"
         cell = f"{row['task']}, {row['split']}, {row['mbit']:g} Mbit/s"
         shown = [_number(row["simulated"]), _number(row["rounds"]), _number(product), _number(row["time"]), ratio]

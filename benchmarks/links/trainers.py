@@ -124,7 +124,7 @@ class WithAllReduce(Trainer):
         delta = self._x - mean / dist.get_world_size()
         self._momentum = mu * self._momentum + delta
         self._x = self._x - lr * (delta + mu * self._momentum)
-        vector_to_parameters(self._x, self.module.parameters())
+        vector_to_parameters(self._x.clone(), self.module.parameters())  # which then share its memory
 
 
 class WithGossamer(Trainer):
