@@ -55,7 +55,7 @@ class Results:
         return None if row is None else row["seconds"]
 
     def time(self, problem: Problem, contender: str, mbit: float | None, delay_ms: float = 10.0) -> float | None:
-        """To the target; for Gossamer's methods with one average of all models, which takes as long as a step of DDP."""
+        """To the target; for Gossamer's methods with one average of all models, which takes as long as a DDP step."""
         time = self.product(problem, contender, self.rounds(problem, contender), mbit, delay_ms)
         average = self.seconds(problem, DDP, mbit, delay_ms) if CONTENDERS[contender].kind == "gossip" else 0.0
         return None if average is None or time is None else time + average
@@ -219,7 +219,7 @@ def draw(folder: Path) -> None:
         "Whole runs": whole(found),
         "All other cells": others(found),
     }
-    text = "\n\n".join(f"### {title}\n\n{table}" for title, table in parts.items())
+    text = "\n\n".join(f"**{title}**\n\n{table}" for title, table in parts.items())
     write_text(folder / "links.md", text + "\n")
     figure(found, folder / "links.png")
     print(text)

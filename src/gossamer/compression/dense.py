@@ -111,8 +111,8 @@ class Half(Proportional):
 class float16(Compressor):
     """Rounds every coordinate to float16, relative to the largest: half the bytes of float32.
 
-    A vector is divided by a power of two, so that the largest value is in [1, 2). A value v is then off by at most
-    2^-11 |v| or, near zero, 2^-25; so alpha = 1 - 2^-22 - d 2^-50.
+    A vector is divided by a power of two, so that the largest value is in [1, 2). A value is then off by at most 2^-11
+    of its size or, near zero, 2^-25; so alpha = 1 - 2^-22 - d 2^-50.
     """
 
     is_deterministic = True

@@ -29,6 +29,7 @@ TIMED = 1 << 18
 """Coordinates of the messages that are timed; times are extended linearly from there."""
 _SHORT = 1 << 12  # coordinates of the messages that tell what every round costs, however short
 _TIMES = 5  # rounds that are timed, of which the fastest counts
+_LR = 1e-3  # so that models move by more than they are rounded
 _NEIGHBORS = 2  # of a client on the ring that is timed
 _CLIENT = 5  # where the sender's number begins in a packet of round 0 to 127, less the round's one byte
 
@@ -114,7 +115,7 @@ def optimizer_step() -> Linear:
     """A step of Adam."""
 
     def seconds(d: int) -> float:
-        optimizer = torch.optim.Adam([_model(d)], lr=1e-6)
+        optimizer = torch.optim.Adam([_model(d)], lr=_LR)
         return _fastest(optimizer.step)
 
     with _one_thread():
@@ -144,7 +145,8 @@ def _timed(method: str, compressor: str, codec: Codec, has_inner: bool) -> Softw
 
 def _seconds(way: Way, d: int, has_inner: bool) -> tuple[float, float, float]:
     """Of a local step, of the exchange, and of one neighbour's packet in it."""
-    loop, client, inner = _loop(way.build(1e-6, 0.1), way.codec, d, has_inner)
+    lr = 1.0 if has_inner else _LR  # of the sums of local steps, or of gradients
+    loop, client, inner = _loop(way.build(lr, 0.1), way.codec, d, has_inner)
     step = 0.0
     if inner is not None:
         inner.every = 10**9
@@ -171,11 +173,11 @@ def _line(short: float, long: float) -> Linear:
 def _loop(method: Algorithm, codec: Codec, d: int, has_inner: bool) -> tuple[TrainingLoop, Client, Inner | None]:
     """A training loop of one client among three on a ring."""
     model, mixing = _model(d), mixing_matrix(ring(_NEIGHBORS + 1))
-    groups = torch.optim.SGD([model], lr=1e-6).param_groups
+    groups = torch.optim.SGD([model], lr=_LR).param_groups
     kept = {name: groups[0][name] for name in ("params", "lr", "weight_decay")}
     parameters = Parameters([kept], method)
     client = Client(method.with_minibatch_start(), mixing, 1, parameters.row(), codec=codec, transport=_Echo)
-    inner = Inner(torch.optim.Adam([model], lr=1e-6), 1, 0.0, parameters) if has_inner else None
+    inner = Inner(torch.optim.Adam([model], lr=_LR), 1, 0.0, parameters) if has_inner else None
     return TrainingLoop(client, parameters, inner), client, inner
 
 

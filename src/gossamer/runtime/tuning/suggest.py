@@ -270,15 +270,21 @@ def _codec(template: Algorithm, d: int, dtype: torch.dtype, reasons: list[str]) 
 
 def coded_share(compressor: Compressor, d: int, dtype: torch.dtype) -> float:
     """The length of an entropy-coded packet in parts of one in fixed width, going by Gaussian values."""
-    some = gaussian_message(compressor, min(d, _CODED), dtype)
+    some = gaussian_message(compressor, min(d, _CODED), dtype, of=d)
     plain, coded = (int(packet.sizes([some], 0, [0], codec)[0]) for codec in ("fixed", "auto"))
     return coded / plain
 
 
-def gaussian_message(compressor: Compressor, d: int, dtype: torch.dtype) -> Message:
-    """The message of a Gaussian vector."""
-    z = torch.from_numpy(np.random.default_rng(0).standard_normal((1, d))).to(dtype)
-    return without_tensors(compressor)(z, seed=0)
+def gaussian_message(compressor: Compressor, d: int, dtype: torch.dtype, of: int = 0) -> Message:
+    """The message of a Gaussian vector of d coordinates, or of the first d of so many.
+
+    One norm for all coordinates grows with their number, and levels become rare. One large value stands for those that
+    are left out, so that the norm is that of the whole vector.
+    """
+    z = np.random.default_rng(0).standard_normal((1, d))
+    if of > d and not isinstance(compressor, blockwise):
+        z[0, -1] = math.sqrt(of - d)
+    return without_tensors(compressor)(torch.from_numpy(z).to(dtype), seed=0)
 
 
 def fixed_bytes(compressor: Compressor, d: int, dtype: torch.dtype, messages: int = 1) -> int:
