@@ -20,8 +20,9 @@ from typing import Any
 
 from gossamer.errors import InputError, RunError, check_positive
 from gossamer.runtime.transport.base import UNKNOWN, Failure, Opening, Transport, failed
-from gossamer.runtime.transport.endpoint import MOST_AHEAD, Endpoint, Link
+from gossamer.runtime.transport.endpoint import MOST_AHEAD, Endpoint
 from gossamer.runtime.transport.frames import Frame, Kind
+from gossamer.runtime.transport.link import Link
 from gossamer.runtime.transport.notices import read_notice, write_notice
 from gossamer.runtime.transport.peers import Peer, read_keys, read_peers
 

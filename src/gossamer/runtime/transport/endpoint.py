@@ -12,19 +12,17 @@ import secrets
 import socket
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import zmq
 from zmq.utils.monitor import recv_monitor_message
-from zmq.utils.z85 import encode as z85
 
 from gossamer.errors import InputError, RunError
-from gossamer.runtime.transport.base import Account
+from gossamer.runtime.transport.door import DOMAIN, Door, Gate
 from gossamer.runtime.transport.frames import HEAD_SIZE, Frame, Greeting, Kind, read
+from gossamer.runtime.transport.link import Link
 from gossamer.runtime.transport.peers import Keys, Peer
 
 logger = logging.getLogger(__name__)
@@ -41,66 +39,9 @@ _AGAIN = 0.5  # seconds between two attempts to connect, or two greetings
 _KEEP_ALIVE = 2.0
 _BIND_SECONDS = 5.0
 _AT_ONCE = 100  # messages read before other work has its turn
-_ZAP = "inproc://zeromq.zap.01"
-_DOMAIN = b"gossamer"
 _LOST = zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
 _REFUSED = zmq.EVENT_HANDSHAKE_FAILED_AUTH
 _WATCHED = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_CLOSED | _LOST | _REFUSED
-
-
-class Owner(Protocol):
-    """Who is told what happens on a link, by the endpoint's thread."""
-
-    def heard(self, link: "Link", frame: Frame) -> None:
-        """The next frame of a neighbour."""
-
-    def broken(self, link: "Link", reason: str) -> None:
-        """A neighbour did what it may not; the reason follows its name."""
-
-
-@dataclass
-class Link(Account):
-    """One neighbour: its account, and what is under way. The endpoint's thread alone writes the fields below."""
-
-    owner: Owner | None = field(default=None, repr=False)
-    run: int = 0
-    channel: int = 0
-    capacity: int = 0
-    connects: bool = False
-    """Whether this end connects; the other listens."""
-    waiting_frames: "deque[tuple[Kind, bytes]]" = field(default_factory=deque, repr=False)
-    """Frames to be sent; any thread may append."""
-    unacknowledged: deque[Frame] = field(default_factory=deque, repr=False)
-    numbered: int = 0
-    """Frames that have a number so far."""
-    sent: int = 0
-    """The last frame that was sent on this connection."""
-    received: int = 0
-    told: int = 0
-    """The last frame that the neighbour knows we have."""
-    process: int | None = None
-    """The neighbour's random number."""
-    socket: Any = field(default=None, repr=False)
-    monitor: Any = field(default=None, repr=False)
-    route: bytes | None = None
-    is_connected: bool = False
-    is_authenticated: bool = False
-    reason: str = "nobody answers there"
-    """Why there is no connection."""
-    due: float = 0.0
-    spoke: float = 0.0
-    heard: float = field(default_factory=time.monotonic)
-    """When anything last came from the neighbour."""
-
-    @property
-    def is_delivered(self) -> bool:
-        """Whether the neighbour has all frames."""
-        return not self.waiting_frames and not self.unacknowledged
-
-    @property
-    def is_known(self) -> bool:
-        """Whether there has been a connection."""
-        return self.process is not None
 
 
 class Endpoint:
@@ -110,11 +51,11 @@ class Endpoint:
         self.client, self.peers = client, peers
         self._keys, self._listen_at, self._timeout = keys, listen, timeout
         self._process = secrets.randbits(64)
-        self._names = {peer.key: str(peer.client) for peer in peers.values()}
         self._links: dict[tuple[int, int], Link] = {}
         self._routes: dict[bytes, Link] = {}
         self._capacity = 0
         self._listener: Any = None
+        self._door: Door | None = None
         self._is_ending = False
         self._tasks: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._context = zmq.Context()
@@ -124,9 +65,8 @@ class Endpoint:
         for end in (self._bell, self._bell_rope):
             end.setblocking(False)
         self._watch(self._bell.fileno(), self._hush)
-        self._gate = self._context.socket(zmq.REP)  # before anything listens: without it ZeroMQ would let anyone in
-        self._gate.bind(_ZAP)
-        self._watch(self._gate, self._judge)
+        self._gate = Gate(self._context, peers)
+        self._watch(self._gate.socket, self._gate.judge)
         self._thread = threading.Thread(target=self._loop, name="gossamer-curve", daemon=True)
         self._thread.start()
 
@@ -211,26 +151,15 @@ class Endpoint:
         with contextlib.suppress(OSError):
             self._bell.recv(4096)
 
-    # -- who may connect
-
-    def _judge(self) -> None:
-        """Answer ZeroMQ, which asks whether a key may connect (ZAP, rfc.zeromq.org/spec/27)."""
-        version, request, domain, _, _, mechanism, *credentials = self._gate.recv_multipart()
-        name = None
-        if domain == _DOMAIN and mechanism == b"CURVE" and len(credentials) == 1 and len(credentials[0]) == 32:
-            name = self._names.get(z85(credentials[0]))
-        code, text = (b"400", b"unknown key") if name is None else (b"200", b"")
-        self._gate.send_multipart([version, request, code, text, (name or "").encode(), b""])
-
     def _replace(self, peers: dict[int, Peer]) -> None:
         gone = {peer.client for peer in self.peers.values() if peer.key not in {other.key for other in peers.values()}}
-        self.peers, self._names = peers, {peer.key: str(peer.client) for peer in peers.values()}
+        self.peers = peers
+        self._gate.admit(peers)
         for link in list(self._links.values()):
             if link.neighbor in gone:
                 self._drop(link, "its key was removed from the peers file", linger=0)
                 self._links.pop((link.channel, link.neighbor))
-                assert link.owner is not None
-                link.owner.broken(link, "has no longer a key in the peers file")
+                link.break_off("has no longer a key in the peers file")
         if gone and self._listener is not None:
             # ZeroMQ cannot close one connection of a listening socket. All are closed, and the others connect again.
             self._listen()
@@ -252,16 +181,20 @@ class Endpoint:
         """Listen, or listen again: all connections to the old socket are closed."""
         for link in list(self._routes.values()):
             self._drop(link, "the connection broke", linger=0)
-        if self._listener is not None:
+        if self._listener is not None and self._door is not None:
+            self._forget(self._door.monitor)
             self._forget(self._listener)
+            self._listener.disable_monitor()
+            self._door.close()
             self._listener.close(linger=0)
-            self._listener = None
+            self._listener = self._door = None
         made = self._options(self._context.socket(zmq.ROUTER), self._capacity)
         made.curve_server = True
-        made.zap_domain = _DOMAIN
+        made.zap_domain = DOMAIN
         made.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)
         made.backlog = _BACKLOG
         made.router_mandatory = True
+        door = Door(made)
         limit = time.monotonic() + _BIND_SECONDS
         while True:
             try:
@@ -269,12 +202,14 @@ class Endpoint:
                 break
             except zmq.ZMQError as error:  # the old socket takes a moment to let go of the port
                 if error.errno != zmq.EADDRINUSE or time.monotonic() > limit:
+                    door.close()
                     made.close(linger=0)
                     kind = RunError if error.errno == zmq.EADDRINUSE else InputError
                     raise kind(f"Client {self.client} cannot listen at {self._listen_at}: {error.strerror}.") from None
             time.sleep(0.02)
-        self._listener = made
+        self._listener, self._door = made, door
         self._watch(made, self._read_listener)
+        self._watch(door.monitor, door.look)
 
     def _connect(self, link: Link) -> None:
         peer = self.peers[link.neighbor]
@@ -364,11 +299,11 @@ class Endpoint:
             route, user = parts[0].bytes, parts[1].get("User-Id")
             found, link = read(memoryview(parts[1].buffer)), self._routes.get(route)
             if isinstance(found, Greeting):
-                self._greeted(route, user, found)
+                self._greeted(route, user, int(parts[1].get(zmq.SRCFD)), found)
             elif link is not None and user == str(link.neighbor):  # else of a connection that another has replaced
                 self._take(link, found)
 
-    def _greeted(self, route: bytes, user: str, hello: Greeting) -> None:
+    def _greeted(self, route: bytes, user: str, connection: int, hello: Greeting) -> None:
         link = self._links.get((hello.channel, hello.sender))
         if link is None or link.connects or user != str(hello.sender) or route in self._routes:
             return
@@ -378,18 +313,19 @@ class Endpoint:
             self._drop(link, "", linger=0)
         link.route, self._routes[route] = route, link
         link.is_authenticated = True
+        assert self._door is not None
+        self._door.know(connection)
         self._send(link, self._greeting(Kind.WELCOME, link).pack())
         self._resume(link, hello.received)
 
     def _agrees(self, link: Link, greeting: Greeting) -> bool:
         """Whether a greeting is of the neighbour and the run that we know."""
-        assert link.owner is not None
         if greeting.receiver != self.client or greeting.sender != link.neighbor:
             link.reason = f"it takes us for client {greeting.receiver}; compare the peers files"
         elif (greeting.run, greeting.channel) != (link.run, link.channel):
             link.reason = f"it is in run {greeting.run}, and we are in run {link.run}"
         elif link.process is not None and link.process != greeting.process:
-            link.owner.broken(link, "was started again, or two processes use its key")
+            link.break_off("was started again, or two processes use its key")
         else:
             link.process = greeting.process
             return True
@@ -405,7 +341,7 @@ class Endpoint:
     def _settle(self, link: Link, received: int) -> bool:
         """Forget the frames that the neighbour has."""
         if received > link.numbered:
-            self._break(link, f"claims to have frame {received}, and {link.numbered} were made")
+            link.break_off(f"claims to have frame {received}, and {link.numbered} were made")
             return False
         while link.unacknowledged and link.unacknowledged[0].number <= received:
             link.unacknowledged.popleft()
@@ -428,25 +364,20 @@ class Endpoint:
 
     def _take(self, link: Link, frame: Frame | None) -> None:
         """A frame of a neighbour: the next one, or none at all."""
-        assert link.owner is not None
         link.heard = time.monotonic()
         if frame is None:
-            self._break(link, "sent bytes that are no frame")
+            link.break_off("sent bytes that are no frame")
         elif not self._settle(link, frame.received) or frame.kind == Kind.ACK:
             return
         elif frame.number != link.received + 1:
-            self._break(
-                link, f"sent frame {frame.number} again or out of order, where frame {link.received + 1} was expected"
+            link.break_off(
+                f"sent frame {frame.number} again or out of order, where frame {link.received + 1} was expected"
             )
         else:
             link.received += 1
-            link.owner.heard(link, frame)
+            link.hand_over(frame)
             if frame.kind == Kind.BYE or link.received - link.told >= MOST_AHEAD // 8:
                 self._acknowledge(link)
-
-    def _break(self, link: Link, reason: str) -> None:
-        assert link.owner is not None
-        link.owner.broken(link, reason)
 
     def _read_monitor(self, link: Link) -> None:
         while link.monitor is not None:
