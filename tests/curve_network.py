@@ -3,6 +3,7 @@
 import contextlib
 import socket
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 from gossamer.runtime.transport.peers import write_keys
@@ -52,22 +53,28 @@ class Wire:
         self.port = int(self._server.getsockname()[1])
         self.recorded = bytearray()
         self.connections = 0
-        self._open: list[socket.socket] = []
-        threading.Thread(target=self._accept, daemon=True).start()
+        self._ends: list[socket.socket] = []
+        self._threads: list[threading.Thread] = []
+        self._begin(self._accept)
+
+    def _begin(self, function: Callable[..., None], *arguments: object) -> None:
+        self._threads.append(threading.Thread(target=function, args=arguments, daemon=True))
+        self._threads[-1].start()
 
     def _accept(self) -> None:
         with contextlib.suppress(OSError):
             while True:
                 inside, _ = self._server.accept()
+                self._ends.append(inside)
                 self.connections += 1
                 try:
                     outside = socket.create_connection(("127.0.0.1", self._to))
                 except OSError:
-                    inside.close()
+                    _end(inside)
                     continue
-                self._open += [inside, outside]
-                threading.Thread(target=self._copy, args=(inside, outside, self.connections == 1), daemon=True).start()
-                threading.Thread(target=self._copy, args=(outside, inside, False), daemon=True).start()
+                self._ends.append(outside)
+                self._begin(self._copy, inside, outside, self.connections == 1)
+                self._begin(self._copy, outside, inside, False)
 
     def _copy(self, source: socket.socket, to: socket.socket, record: bool) -> None:
         with contextlib.suppress(OSError):
@@ -75,17 +82,23 @@ class Wire:
                 if record:
                     self.recorded += data
                 to.sendall(data)
-        for one in (source, to):
-            with contextlib.suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)
+        _end(source)
+        _end(to)
 
     def cut(self) -> None:
         """Break the connections that are open now."""
-        for one in self._open:
-            with contextlib.suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)
-        self._open = []
+        for one in self._ends:
+            _end(one)
 
     def close(self) -> None:
+        _end(self._server)
         self.cut()
-        self._server.close()
+        for thread in self._threads:
+            thread.join()
+        for one in (self._server, *self._ends):
+            one.close()
+
+
+def _end(one: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        one.shutdown(socket.SHUT_RDWR)

@@ -1,6 +1,7 @@
 """The transport for untrusted networks: the same results, links that come back, and strangers who get nothing."""
 
 import contextlib
+import errno
 import os
 import re
 import resource
@@ -26,8 +27,8 @@ from gossamer.runtime.gradients.oracle import BatchOracle
 from gossamer.runtime.processes.client import Client
 from gossamer.runtime.simulation import Simulation
 from gossamer.runtime.start import starting_models
-from gossamer.runtime.transport.curve import CurveTransport, opened
-from gossamer.runtime.transport.frames import Frame, Kind
+from gossamer.runtime.transport.curve import opened
+from gossamer.runtime.transport.frames import Frame, Greeting, Kind
 from gossamer.streams import Streams
 
 N = 4
@@ -124,14 +125,6 @@ def test_a_link_that_breaks_comes_back_and_nothing_is_lost(wired: tuple[Network,
 # -- strangers
 
 
-def hold(port: int, many: int) -> list[socket.socket]:
-    held = []
-    for _ in range(many):
-        with contextlib.suppress(OSError):
-            held.append(socket.create_connection(("127.0.0.1", port), timeout=1))
-    return held
-
-
 def answers(port: int, configure: Callable[[Any], None], seconds: float = 0.5) -> list[bytes]:
     """What a ZeroMQ client of the port is told after it has sent all kinds of frames."""
     context = zmq.Context()
@@ -140,6 +133,7 @@ def answers(port: int, configure: Callable[[Any], None], seconds: float = 0.5) -
     configure(made)
     made.connect(f"tcp://127.0.0.1:{port}")
     with contextlib.suppress(zmq.Again):
+        made.send(Greeting(Kind.HELLO, 7, 0, 1, 0, 12345, 0).pack(), zmq.DONTWAIT)  # as client 1 would
         for kind in Kind:
             made.send(bytes([kind]) + bytes(33), zmq.DONTWAIT)
     heard = []
@@ -198,11 +192,14 @@ def garbage(network: Network, wire: Wire) -> list[bytes]:
 
 
 def a_thousand(network: Network, wire: Wire) -> list[bytes]:
-    held = hold(network.ports[0], 1000)
-    assert len(held) == 1000
-    time.sleep(1)
-    for one in held:
-        one.close()
+    """Connections that say nothing; each is closed by the other end, or kept for two seconds."""
+    with contextlib.ExitStack() as held:
+        for _ in range(1000):
+            made = held.enter_context(socket.socket())
+            made.setblocking(False)
+            assert made.connect_ex(("127.0.0.1", network.ports[0])) in (0, errno.EINPROGRESS)
+            time.sleep(0.0005)
+        time.sleep(2)
     return []
 
 
@@ -236,12 +233,13 @@ def test_strangers_read_nothing_and_stop_nothing(
     thread = threading.Thread(target=strangers)
     thread.start()
     try:
-        results = spawn(N, with_few_files, network, 150, seconds=100)
+        results = spawn(N, with_few_files, network, 200, seconds=100)
+        assert not thread.is_alive(), "the attack took longer than the training"
     finally:
         thread.join()
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
     assert heard == [[]]
-    assert torch.equal(models(results), expected(150))
+    assert torch.equal(models(results), expected(200))
     assert max(result[1] for result in results) < 200
 
 
@@ -292,11 +290,8 @@ def removing(t: int, client: Client) -> None:
 
 def test_removing_a_key_closes_its_link(tmp_path: Path) -> None:
     results = spawn(N, attempt, Network(tmp_path, N), 200, removing, {"timeout": 4.0}, seconds=60)
-    assert results[0] == "Rank 0 ended in round 11: its neighbour 3 has no longer a key in the peers file." or re.match(
-        "Rank 0 ended in round 1[0-9]: its neighbour 3 has no longer a key in the peers file", results[0]
-    )
-    assert results[1] == results[2] == results[0]
-    assert isinstance(results[3], str)
+    assert re.match(r"Rank 0 ended in round \d+: its neighbour 3 has no longer a key in the peers file\.", results[0])
+    assert results == [results[0]] * N  # client 3 hears of it from client 2
 
 
 def reading_a_bad_file(t: int, client: Client) -> None:
@@ -382,7 +377,3 @@ def test_an_unreachable_address_and_a_refused_key_are_one_sentence(tmp_path: Pat
         r"Rank 3 could not reach its neighbour [02] \('peer[02]' at 127.0.0.1:\d+\) for 1 s: nobody answers there\.",
         alone,
     )
-
-
-def test_larger_packets_than_agreed_do_not_arrive() -> None:
-    assert CurveTransport.send.__doc__

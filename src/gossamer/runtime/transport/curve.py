@@ -319,7 +319,7 @@ class CurveTransport:
             return
         self._is_left = True
         limit = time.monotonic() + _FAREWELL_SECONDS
-        connected = [link for link in self.accounts.values() if link.is_connected]
-        while time.monotonic() < limit and not all(link.is_delivered for link in connected):
+        known = [link for link in self.accounts.values() if link.is_known and not link.is_revoked]
+        while time.monotonic() < limit and not all(link.is_delivered for link in known):
             time.sleep(0.005)
         self._opener.leave(list(self.accounts.values()))

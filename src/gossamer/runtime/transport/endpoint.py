@@ -35,7 +35,7 @@ _HANDSHAKE_MS = 5000
 _LINGER_MS = 1000
 _BACKLOG = 64
 _TICK = 0.1
-_AGAIN = 0.5  # seconds between two attempts to connect, or two greetings
+_AGAIN = 0.2  # seconds between two attempts to connect, or two greetings
 _KEEP_ALIVE = 2.0
 _BIND_SECONDS = 5.0
 _AT_ONCE = 100  # messages read before other work has its turn
@@ -159,12 +159,11 @@ class Endpoint:
             if link.neighbor in gone:
                 self._drop(link, "its key was removed from the peers file", linger=0)
                 self._links.pop((link.channel, link.neighbor))
+                link.is_revoked = True
                 link.break_off("has no longer a key in the peers file")
         if gone and self._listener is not None:
             # ZeroMQ cannot close one connection of a listening socket. All are closed, and the others connect again.
             self._listen()
-
-    # -- connections
 
     def _options(self, made: Any, capacity: int) -> Any:
         made.linger = 0
@@ -261,8 +260,6 @@ class Endpoint:
 
     def _greeting(self, kind: Kind, link: Link) -> Greeting:
         return Greeting(kind, link.run, link.channel, self.client, link.neighbor, self._process, link.received)
-
-    # -- frames
 
     def _put(self, link: Link, frame: Frame) -> bool:
         """Send a frame, with the number of the last one that we have; False if it must be sent again."""

@@ -46,6 +46,8 @@ class Link(Account):
     route: bytes | None = None
     is_connected: bool = False
     is_authenticated: bool = False
+    is_revoked: bool = False
+    """Whether the neighbour's key was removed."""
     reason: str = "nobody answers there"
     """Why there is no connection."""
     due: float = 0.0
