@@ -18,6 +18,7 @@ _EXAMPLES = """Examples:
   gossamer run figure1 --data-dir data/             figure 1 of the BEER paper, on your copy of a9a
   gossamer run my.toml --json | jq '.methods[].grad_norm'
   gossamer launch my.toml                           the same across processes
+  gossamer keygen keys/                             keys for training over untrusted networks
   gossamer tune my.toml                             search for step sizes by short runs
   gossamer plan --parameters 10M --bandwidth 20Mbit --hosts 8    which method for your network
   gossamer methods                                  list the methods, with costs and rates
@@ -87,6 +88,17 @@ def launch(parser: Parser) -> None:
         flags.add_argument(
             f"--{name}", metavar="X", help=argparse.SUPPRESS if name != "nnodes" else "and its other flags"
         )
+
+
+@command("launching.keygen:keygen", "gossamer keygen ~/.config/gossamer", "gossamer keygen keys/alpha --json")
+def keygen(parser: Parser) -> None:
+    """Make a key pair for training over untrusted networks, and print the public key.
+
+    Writes key.secret, which only you can read, and key.public into the folder. Every client has its own pair, and all
+    public keys are listed in a peers file (see the page "Real processes"). A key that is there is never replaced.
+    """
+    parser.add("folder", "DIR", "folder for the two files; it is made if needed")
+    parser.flag("--json", "print the public key as JSON")
 
 
 @command(
@@ -343,7 +355,7 @@ def completion(parser: Parser) -> None:
 
 
 COMMANDS = (
-    *(demo, run, launch, plan, compressors, compress, topology, data),
+    *(demo, run, launch, keygen, plan, compressors, compress, topology, data),
     *(tune, theory, reproduce, report, compare, methods, completion),
 )
 

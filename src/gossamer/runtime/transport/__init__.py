@@ -1,5 +1,8 @@
 """Bytes to and from neighbours."""
 
+import os
+
+from gossamer.errors import InputError
 from gossamer.registry import transports
 from gossamer.runtime.transport.base import Opening, Transport
 
@@ -10,3 +13,17 @@ def open_gloo(opening: Opening) -> Transport:
     from gossamer.runtime.transport.gloo import GlooTransport
 
     return GlooTransport(opening)
+
+
+@transports.register("curve")
+def open_curve(opening: Opening) -> Transport:
+    """ZeroMQ with CURVE; $GOSSAMER_PEERS is the peers file, and $GOSSAMER_KEY the file of the secret key."""
+    from gossamer.runtime.transport.curve import shared
+
+    peers, key = (os.environ.get(name) for name in ("GOSSAMER_PEERS", "GOSSAMER_KEY"))
+    if not peers or not key:
+        raise InputError(
+            "The transport 'curve' needs $GOSSAMER_PEERS, a peers file, and $GOSSAMER_KEY, a secret key; or pass "
+            "transport=gossamer.runtime.transport.curve.opened(peers, key)."
+        )
+    return shared(peers, key)(opening)

@@ -9,11 +9,9 @@ dies is noticed at once, whatever the step is doing.
 import contextlib
 import logging
 import queue
-import struct
 import threading
 import time
 import weakref
-import zlib
 from collections import deque
 from collections.abc import Collection
 from dataclasses import dataclass, field
@@ -29,18 +27,18 @@ from gossamer.compression.packet import length as packet_length
 from gossamer.errors import RunError
 from gossamer.runtime.processes.ranks import NO_TAG, PATIENCE, Ranks, reason
 from gossamer.runtime.transport.base import UNKNOWN, Account, Failure, Opening, failed
+from gossamer.runtime.transport.notices import NOTICE, read_notice, write_notice
 
 logger = logging.getLogger(__name__)
 
 _AHEAD = 2  # receives posted for each neighbour: it may be one round ahead, and the next packet must not wait either
 _FIRST_TAG = 0x6000
-_BYE, _NOTICE, _ALIVE = 0x00, 0xB2, 0xB3  # first bytes of what is not a packet (those begin with 0xB1)
-_NOTICE_HEAD = struct.Struct("<BIBQQH")
-_LONGEST_NOTICE = 900
+_BYE, _ALIVE = 0x00, 0xB3  # first bytes of what is neither a packet (0xB1) nor a notice (0xB2)
 _LEAVE_SECONDS = 900.0
 _LINGER_SECONDS = 0.5  # a connection that is closed too soon after a notice may take the notice with it
 _ABORT_SECONDS = 5.0  # for threads to notice that their connections are closed
 LEAST_CAPACITY = 1024
+_MOST_NOTICE = LEAST_CAPACITY
 
 
 @dataclass
@@ -185,7 +183,7 @@ class GlooTransport:
                 return
             self.failure = failure
         logger.log(logging.WARNING if diverged else logging.ERROR, sentence)
-        notice = torch.frombuffer(bytearray(_notice(self.run, self.failure)), dtype=torch.uint8)
+        notice = torch.frombuffer(bytearray(write_notice(self.run, self.failure)), dtype=torch.uint8)
         for link in self.accounts.values():
             with contextlib.suppress(RuntimeError):
                 self._notices.append(self.ranks.isend(notice, link.neighbor, self._tag))
@@ -276,7 +274,7 @@ class GlooTransport:
                     broken = error  # but what has arrived before the connection broke may say why it did
                 if first == _ALIVE:
                     link.seen_alive = arrived
-                elif first == _NOTICE:
+                elif first == NOTICE:
                     self._told(link, buffer)
                 else:
                     self._inbox.put((link.neighbor, arrived, buffer))
@@ -290,25 +288,9 @@ class GlooTransport:
         )
 
     def _told(self, link: Link, buffer: Tensor) -> None:
-        failure = _read_notice(self.run, buffer.numpy())
+        failure = read_notice(self.run, buffer.numpy()[:_MOST_NOTICE].tobytes())
         if failure is None:
             source = f"Rank {self.ranks.rank} got bytes from its neighbour {link.neighbor} in round {self.round} that"
             self.fail(f"{source} are no packet of this run.")
         else:
             self.fail(failure.sentence, diverged=failure.diverged, round=failure.round, since=failure.since)
-
-
-def _notice(run: int, failure: Failure) -> bytes:
-    """0xB2 | run (4 bytes) | 1 if the run diverged | round | since (8 bytes each) | length (2) | sentence | CRC-32."""
-    text = failure.sentence.encode()[:_LONGEST_NOTICE]
-    body = _NOTICE_HEAD.pack(_NOTICE, run, failure.diverged, failure.round, failure.since, len(text)) + text
-    return body + struct.pack("<I", zlib.crc32(body))
-
-
-def _read_notice(run: int, buffer: np.ndarray[Any, Any]) -> Failure | None:
-    _, theirs, diverged, round, since, length = _NOTICE_HEAD.unpack(buffer[: _NOTICE_HEAD.size].tobytes())
-    end = _NOTICE_HEAD.size + length
-    body, checksum = buffer[:end].tobytes(), buffer[end : end + 4].tobytes()
-    if theirs != run or length > _LONGEST_NOTICE or struct.pack("<I", zlib.crc32(body)) != checksum:
-        return None
-    return Failure(body[_NOTICE_HEAD.size :].decode(errors="replace"), round, bool(diverged), since)
