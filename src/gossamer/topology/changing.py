@@ -161,9 +161,8 @@ def build_network(description: object, clients: int | None = None, weights: Any 
         mixing = mixing_matrix(build_graph(description, clients), "metropolis" if weights is None else weights)
     if not failures:
         return mixing
-    return unreliable(
-        mixing, failures.get("dropout", 0.0), failures.get("sleeping", 0.0), failures.get("failure_seed", 0)
-    )
+    seed = failures.get("failure_seed", 0)
+    return unreliable(mixing, failures.get("dropout", 0.0), failures.get("sleeping", 0.0), seed)  # type: ignore[arg-type]
 
 
 def _build_schedule(description: object, name: str, clients: int | None, weights: Any) -> MixingSchedule:
@@ -176,7 +175,7 @@ def _build_schedule(description: object, name: str, clients: int | None, weights
     return mixing
 
 
-def _without_failures(description: object) -> tuple[object, dict[str, Any]]:
+def _without_failures(description: object) -> tuple[object, dict[str, float]]:
     """A description without its settings `dropout`, `sleeping` and `failure_seed`, and those."""
     if isinstance(description, str):
         name, _, rest = description.partition(":")

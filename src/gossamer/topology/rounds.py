@@ -55,6 +55,8 @@ class RoundWeights:
     @cached_property
     def edge_weights(self) -> Matrix:
         """The weight of each edge of a symmetric W_t."""
+        if not len(self.edges):  # SciPy's answer to an empty question is a matrix
+            return np.zeros(0)
         return np.asarray(self.sparse[self.edges[:, 0], self.edges[:, 1]], np.float64).ravel()
 
     def neighbors(self, client: int) -> list[int]:
