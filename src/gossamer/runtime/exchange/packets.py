@@ -118,8 +118,8 @@ class PacketExchange:
     def _send_slots(self, slots: Sequence[Slots]) -> None:
         assert self.edges is not None
         sizes, nominal = [], 0
-        for k in self.edges.active(0):
-            messages = [one.messages[k] for one in slots]
+        for turn, k in enumerate(self.edges.active(0)):
+            messages = [one.messages[turn] for one in slots]
             sizes.append(self._send(messages, [self.edges.neighbors[0][k]]))
             nominal += sum(int(message.bits_nominal_of_rows()[0]) for message in messages)
         if sizes:
