@@ -139,13 +139,14 @@ def _number(text: str) -> Setting:
             return kind(text)
         except ValueError:
             pass
-    return text.strip()
+    return {"true": True, "false": False}.get(text.strip(), text.strip())
 
 
 methods = Registry("method", "gossamer.methods", home="gossamer.algorithms")
 compressors = Registry("compressor", "gossamer.compressors", home="gossamer.compression")
 transports = Registry("transport", "gossamer.transports", home="gossamer.runtime.transport")
 graphs = Registry("graph", "gossamer.graphs", home="gossamer.topology")
+networks = Registry("graph that changes", home="gossamer.topology")
 weights = Registry("weight rule", home="gossamer.topology")
 objectives = Registry("objective", home="gossamer.problems")
 partitions = Registry("partition", home="gossamer.problems")

@@ -101,6 +101,8 @@ class MethodInfo:
     (1 + lambda_min) / L. 0 means no such limit."""
     is_centralized: bool = False
     """Whether it runs on the complete graph with equal weights, whatever the graph of the others."""
+    allows_directed: bool = False
+    """Whether it may mix with W_t that are doubly stochastic and not symmetric."""
     lr_may_differ: bool = False
     """Whether `round.lr` may have one entry per coordinate, as parameter groups of an optimiser need."""
 

@@ -42,6 +42,7 @@ class DSGD(Algorithm):
             X+ = (X - eta F(X)) W                     adapt-then-combine
         """,
         swing=1,
+        allows_directed=True,
         lr_may_differ=True,
     )
     examples = ({"lr": 0.05}, {"lr": 0.05, "order": "adapt-then-combine"})

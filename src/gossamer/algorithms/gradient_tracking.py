@@ -56,6 +56,7 @@ class GradientTracking(Algorithm):
             Y+ = Y W + F(X+) - F(X)
         """,
         step_pace=0.2,
+        allows_directed=True,
         lr_may_differ=True,
     )
     examples = variants({"lr": 0.05}, {"order": "adapt-then-combine"}, {"order": "semi", "start": "minibatch"})

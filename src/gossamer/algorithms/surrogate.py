@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 
 class Slots(NamedTuple):
-    """A message for each neighbour of its own: `messages[k]` goes to the k-th neighbour of each row."""
+    """A message for each neighbour of its own: `messages[k]` goes to the k-th neighbour of each row in this round."""
 
     messages: tuple[Message, ...]
     used: Tensor
-    """(rows, slots): whether there is such a neighbour in this round."""
+    """(rows, messages): whether there is such a neighbour in this round."""
 
 
 Outgoing = Message | Slots

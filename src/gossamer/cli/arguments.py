@@ -144,12 +144,15 @@ def compress(parser: Parser) -> None:
     "gossamer topology grid:8,5 --compare",
     "gossamer topology erdos_renyi:p=0.2,seed=1 --clients 40 --weights fdla --draw graph.png",
     "gossamer topology edge_list:my.txt --json | jq .rho",
+    "gossamer topology one_peer_exponential --clients 16",
+    "gossamer topology ring:dropout=0.2 --clients 16",
 )
 def topology(parser: Parser) -> None:
     """Show how well a graph mixes: degrees, spectral gap rho, C, and the mixing step of the BEER paper.
 
     Without a graph, list the graphs and the weight rules. A graph takes its settings as in `grid:8,5` or
-    `erdos_renyi:p=0.2,seed=1`; `edge_list:FILE` and `adjacency:FILE` read a graph from a file.
+    `erdos_renyi:p=0.2,seed=1`; `edge_list:FILE` and `adjacency:FILE` read a graph from a file. Of a graph that changes
+    from round to round, it shows the rho of the product over a period, or of the expected W.
     """
     parser.add("graph", "GRAPH", "such as ring, grid:8,5, edge_list:FILE", nargs="?")
     parser.add("--clients", "N", "number of clients, if the graph does not give it", type=int)

@@ -25,7 +25,7 @@ from gossamer.runtime.tuning.certified import check_tracker, proven_smoothness
 from gossamer.theory import Checked, Finding, Measured, check_run, lyapunov
 from gossamer.theory.certificate import strongest
 from gossamer.theory.verdict import Verdict
-from gossamer.topology import Mixing
+from gossamer.topology import Mixing, MixingSchedule
 
 OMEGAS = ("omega_1", "omega_2", "omega_3", "omega_4", "omega_5")
 _MOST = 1e100  # a run with larger numbers in it has diverged
@@ -56,6 +56,8 @@ class Omegas:
         That is by Theorem 4.3 where the problem is known to satisfy PL, else by 4.1.
         """
         assert isinstance(method, BEER)
+        if isinstance(mixing, MixingSchedule):
+            raise InputError("BEER's proof covers a fixed graph, and no graph that changes; leave `omegas` out.")
         alpha = alpha_of(method, problem.d)
         lr = None if isinstance(method.lr, Schedule) else method.lr
         L, mu = proven_smoothness(problem), problem.pl_constant()

@@ -6,6 +6,7 @@ from typing import TypeVar
 from gossamer.algorithms.base import Algorithm, Needs
 from gossamer.errors import InputError, check_integer, unknown
 from gossamer.problems.base import Problem
+from gossamer.runtime.exchange.rows import check_schedule
 from gossamer.topology import Mixing, MixingMatrix, MixingSchedule
 
 Value = TypeVar("Value")
@@ -23,6 +24,7 @@ def check_network(problem: Problem, mixing: Mixing) -> None:
 
 def check_method_fits(method: Algorithm, problem: Problem, mixing: Mixing) -> None:
     """Refuse a method that cannot use the mixing matrix, or whose compressor is no contraction at this size."""
+    check_schedule(method, mixing)
     method.check_mixing(mixing.lambda_min)
     method.check_dimension(problem.d)
     if method.needs is Needs.ROW_GRADIENTS and (problem.has_buffers or problem.is_random or problem.least_batch > 1):

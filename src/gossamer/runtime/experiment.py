@@ -22,8 +22,7 @@ from gossamer.runtime.tuning.auto import settings_for
 from gossamer.runtime.tuning.certified import certified_steps, share_of
 from gossamer.spec import Spec
 from gossamer.streams import Streams
-from gossamer.topology import MixingMatrix, mixing_matrix
-from gossamer.topology.graphs import build_graph
+from gossamer.topology import Mixing, MixingSchedule, build_network
 
 
 @dataclass(frozen=True)
@@ -32,10 +31,10 @@ class Experiment:
 
     spec: Spec
     problem: Problem
-    mixing: MixingMatrix
+    mixing: Mixing
     methods: dict[str, tuple[Algorithm, int]]
     """By label: the method and its rounds."""
-    networks: dict[str, MixingMatrix] = field(default_factory=dict)
+    networks: dict[str, Mixing] = field(default_factory=dict)
     """By label, where the spec has several graphs."""
     data_dir: str | None = None
     device: str | None = None
@@ -47,6 +46,14 @@ class Experiment:
         """Refuse several graphs."""
         if self.networks:
             raise InputError(f"`{command}` takes one graph, got {len(self.spec.graphs)}; give each a spec of its own.")
+
+    def check_both_directions(self) -> None:
+        """Refuse a directed schedule, which processes cannot use."""
+        if isinstance(self.mixing, MixingSchedule) and not self.mixing.is_symmetric:
+            raise InputError(
+                "Processes need edges that are used in both directions, but this schedule is directed; use its "
+                "symmetric form, or simulate the spec with `gossamer run`."
+            )
 
     @property
     def file_names(self) -> list[str]:
@@ -143,10 +150,10 @@ def build_problem(spec: Spec, data_dir: str | None, device: str | None) -> Probl
     return problem
 
 
-def _network(graph: Mapping[str, Any], clients: int) -> MixingMatrix:
+def _network(graph: Mapping[str, Any], clients: int) -> Mixing:
     settings = dict(graph)
-    weights = settings.pop("weights", "metropolis")
-    return mixing_matrix(build_graph(settings, clients), weights)
+    weights = settings.pop("weights", None)
+    return build_network(settings, clients, weights)
 
 
 def _local_steps(table: Mapping[str, Any] | Literal[False] | None) -> LocalSteps | None:
@@ -175,7 +182,7 @@ def _to_be_found(settings: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _found(
-    method: Algorithm, chosen: dict[str, str], spec: Spec, problem: Problem, mixing: MixingMatrix, rounds: int
+    method: Algorithm, chosen: dict[str, str], spec: Spec, problem: Problem, mixing: Mixing, rounds: int
 ) -> Algorithm:
     """The method with the steps that were to be found; one that was given stays."""
     given = {"gamma": method.gamma} if hasattr(method, "gamma") and "gamma" not in chosen else {}

@@ -3,10 +3,14 @@
 Graphs
     `ring`, `path`, `star`, `complete`, `grid`, `torus`, `hypercube`, `exponential`, `erdos_renyi`, `random_regular`,
     `small_world`, `barbell` and `balanced_tree`; `edge_list` and `adjacency` read your own. Any connected, undirected
-    networkx graph works as well. `build_graph` understands descriptions such as `"grid:8,5"`.
+    networkx graph works as well. `build_graph` understands descriptions such as `"grid:8,5"`, and `build_network` those
+    of networks that change, too.
 
 Mixing matrices
     `mixing_matrix` applies a rule for the weights, or takes your own; `lazy` makes (W + I)/2.
+
+Networks that change
+    `one_peer_exponential`, `random_matchings`, `matchings`, `alternating` and `unreliable` make a `MixingSchedule`.
 
 >>> from gossamer import topology
 >>> topology.mixing_matrix(topology.complete(4), weights="metropolis")
@@ -14,6 +18,14 @@ MixingMatrix(clients=4, edges=6, rho=1, C=1)
 """
 
 from gossamer.topology.base import Graph
+from gossamer.topology.changing import (
+    alternating,
+    build_network,
+    matchings,
+    one_peer_exponential,
+    random_matchings,
+    unreliable,
+)
 from gossamer.topology.graph_files import adjacency, edge_list
 from gossamer.topology.graphs import (
     balanced_tree,
@@ -32,7 +44,7 @@ from gossamer.topology.graphs import (
     torus,
 )
 from gossamer.topology.mixing import MixingMatrix, lazy, mixing_matrix
-from gossamer.topology.schedule import Mixing, MixingSchedule, matchings
+from gossamer.topology.schedule import Mixing, MixingSchedule
 
 __all__ = [
     "Graph",
@@ -40,9 +52,11 @@ __all__ = [
     "MixingMatrix",
     "MixingSchedule",
     "adjacency",
+    "alternating",
     "balanced_tree",
     "barbell",
     "build_graph",
+    "build_network",
     "complete",
     "edge_list",
     "erdos_renyi",
@@ -52,10 +66,13 @@ __all__ = [
     "lazy",
     "matchings",
     "mixing_matrix",
+    "one_peer_exponential",
     "path",
+    "random_matchings",
     "random_regular",
     "ring",
     "small_world",
     "star",
     "torus",
+    "unreliable",
 ]

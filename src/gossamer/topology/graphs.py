@@ -9,7 +9,7 @@ import networkx as nx
 import numpy as np
 
 from gossamer.errors import InputError, check_integer, check_unit
-from gossamer.registry import graphs, settings_of
+from gossamer.registry import Registry, graphs, settings_of
 from gossamer.topology.base import Edges, Graph, check_clients, check_size, from_edges, ordered
 
 _DRAWS = 100  # attempts to draw a connected random graph
@@ -150,19 +150,31 @@ def balanced_tree(clients: int, branching: int = 2) -> Graph:
 
 def build_graph(description: object, clients: int | None = None) -> Graph:
     """The graph of a description such as `"grid:8,5"` or `{"name": "ring"}`, with this number of clients, if given."""
-    name = description.partition(":")[0] if isinstance(description, str) else dict(description).get("name")  # type: ignore[call-overload]
-    own = list(inspect.signature(graphs.get(name)).parameters) if isinstance(name, str) else []
+    description, more = with_clients(graphs, description, clients)
+    graph: Graph = graphs.build(description, **more)
+    if clients is not None and len(graph) != clients:
+        raise InputError(f"The graph {name_of(description)!r} has {len(graph)} clients; expected {clients}.")
+    return graph
+
+
+def name_of(description: object) -> object:
+    """The name in a description."""
+    return description.partition(":")[0] if isinstance(description, str) else dict(description).get("name")  # type: ignore[call-overload]
+
+
+def with_clients(known: Registry, description: object, clients: int | None) -> tuple[object, dict[str, int]]:
+    """A description, and the number of clients, if it is to be added."""
+    name = name_of(description)
+    own = list(inspect.signature(known.get(name)).parameters) if isinstance(name, str) else []
     more = {"clients": clients} if "clients" in own and clients is not None else {}
     if more and isinstance(description, str):
         positional, keywords = settings_of(description.partition(":")[2])
         if len(positional) < len(own):  # `erdos_renyi:0.2`: the given settings come after `clients`
-            description = {"name": name, **dict(zip(own[1:], positional, strict=False)), **keywords}
+            rest = [setting for setting in own if setting != "clients"]
+            description = {"name": name, **dict(zip(rest, positional, strict=False)), **keywords}
         else:
             more = {}
-    graph: Graph = graphs.build(description, **more)
-    if clients is not None and len(graph) != clients:
-        raise InputError(f"The graph {name!r} has {len(graph)} clients; expected {clients}.")
-    return graph
+    return description, more
 
 
 def _connected(draw: Callable[..., Graph], seed: int, what: str) -> Graph:

@@ -126,7 +126,7 @@ def mixing_matrix(
         return MixingMatrix(weights, graph)
     graph = checked(graph)
     clients, edges = len(graph), edges_of(graph)
-    w = _by_rule(weights, clients, edges)
+    w = by_rule(weights, clients, edges)
     known = family(clients, edges)
     found = None
     if known is not None and np.ptp(w) == 0:  # W = I - w L
@@ -143,7 +143,8 @@ def lazy(mixing: MixingMatrix) -> MixingMatrix:
     return MixingMatrix(half, mixing.graph, edges_of(mixing.graph), ((1 + second) / 2, (1 + least) / 2))
 
 
-def _by_rule(name: str, clients: int, edges: Edges) -> npt.NDArray[np.float64]:
+def by_rule(name: str, clients: int, edges: Edges) -> npt.NDArray[np.float64]:
+    """The weights of a rule, one for each edge."""
     first, _, rest = name.partition(":")
     lazily = normal(first) == "lazy"
     if lazily and not rest:

@@ -38,6 +38,7 @@ def prepared(options: argparse.Namespace, device: str | None) -> Experiment:
         raise InputError("`measures` need all clients in one process; use `gossamer run`, or leave them out.")
     experiment = prepare(spec, data_dir=options.data_dir, device=device)
     experiment.check_one_graph("gossamer launch")
+    experiment.check_both_directions()
     return experiment
 
 

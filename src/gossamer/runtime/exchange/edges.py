@@ -41,6 +41,8 @@ class Edges:
         self._every = np.array(rows, np.int64).reshape(-1, 4).T
         self.weights = torch.zeros(shape, dtype=torch.float64)
         """(clients, slots): w_ij of this round; 0 where the edge is not used."""
+        self.turns = torch.zeros((len(self.clients), 1), dtype=torch.int64)
+        """(clients, most neighbours of a client in this round): the slots in use, then others."""
 
     def begin(self, t: int) -> None:
         """Round t begins."""
@@ -49,13 +51,18 @@ class Edges:
         row, slot, i, j = self._every
         weights[row, slot] = np.asarray(w[i, j]).ravel()
         self.weights = torch.from_numpy(weights).to(self.device)
+        most = max(1, int((weights != 0).sum(axis=1).max()))
+        self.turns = torch.from_numpy(np.argsort(weights == 0, axis=1, kind="stable")[:, :most].copy()).to(self.device)
 
     def active(self, row: int) -> list[int]:
         """The slots that a client uses in this round."""
         return [k for k in range(len(self.neighbors[row])) if self.weights[row, k] != 0]
 
-    def swap(self, q: Tensor) -> Tensor:
-        """From what every client sent in each slot, (rows, slots, d), what every client gets in each slot."""
+    def swap(self, sent: Tensor) -> Tensor:
+        """From what every client sent in each of its turns, (rows, turns, d), what every client gets in each slot."""
+        rows, turns, d = sent.shape
+        at = self.turns.repeat(rows // len(self.clients), 1)[:, :, None].expand(rows, turns, d)
+        q = sent.new_zeros(rows, self.slots, d).scatter(1, at, sent)
         view = q.view(-1, len(self.clients), *q.shape[1:])
         taken = view[:, self._who, self._slot]
         is_used = (self.weights != 0)[None, :, :, None]
@@ -86,21 +93,23 @@ class EdgeSurrogate:
     def follow(
         self, value: Tensor, round: Round, compressor: Compressor, a: float, where: Speaks | None
     ) -> tuple["EdgeSurrogate", Slots, Tensor | None]:
-        """Each edge that is in use follows the value: one message per slot."""
-        weights = self.edges.weights.repeat(len(value) // len(self.edges.clients), 1)
+        """Each edge that is in use follows the value: one message per turn, which is one more neighbour of a client."""
+        seeds, rows = len(value) // len(self.edges.clients), torch.arange(len(value), device=value.device)
+        weights, turns = self.edges.weights.repeat(seeds, 1), self.edges.turns.repeat(seeds, 1)
         messages, sent, estimate = [], self.sent.clone(), self.sent.clone()
         round = replace(round, errors=None)  # what is left out is not measured here: unused slots would count as exact
-        for k in range(self.edges.slots):
-            is_used = weights[:, k] != 0
-            difference = torch.where(is_used[:, None], value - self.sent[:, k], 0)
-            q = round.compress(compressor, difference, f"{self.name}.{k}")
+        used = weights.gather(1, turns) != 0
+        for turn, (k, is_used) in enumerate(zip(turns.T, used.T, strict=True)):
+            own = self.sent[rows, k]
+            difference = torch.where(is_used[:, None], value - own, 0)
+            q = round.compress(compressor, difference, f"{self.name}.{turn}")
             q = Partial(q, is_used if where is None else is_used & where(difference))
-            sent[:, k] = move(self.sent[:, k], q.dense(), a)
-            estimate[:, k] = move(self.sent[:, k], q.dense())
+            sent[rows, k] = move(own, q.dense(), a)
+            estimate[rows, k] = move(own, q.dense())
             messages.append(q)
         return (
             replace(self, sent=sent, weights=weights),
-            Slots(tuple(messages), weights != 0),
+            Slots(tuple(messages), used),
             None if a == 1 else estimate,
         )
 

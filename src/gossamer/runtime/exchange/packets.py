@@ -18,9 +18,10 @@ from gossamer.errors import CodecError
 from gossamer.kernels import Mixer, is_loaded, make_mixer
 from gossamer.runtime.exchange.edges import Edges, per_edge
 from gossamer.runtime.transport.base import Transport, failed
-from gossamer.topology import MixingMatrix
-from gossamer.topology.schedule import Mixing
+from gossamer.topology import Mixing, MixingMatrix
+from gossamer.topology.rounds import RoundWeights
 
+_MOST_MIXERS = 64
 _GROWTH = 1000.0  # times as large as any message before (and as 1): more than a slightly too large step size does
 _FIELDS = ("run", "round", "exchange", "client", "messages")
 
@@ -37,6 +38,8 @@ class PacketExchange:
         self.packets = 0
         self.bytes = 0
         """Bytes sent on one link so far; where packets differ between neighbours, their mean."""
+        self.bytes_total = 0
+        """Bytes sent on all links so far."""
         self.bits_nominal = 0
         self.stop: int | None = None
         """The round at which every client is to stop, once one of them was told to."""
@@ -45,6 +48,7 @@ class PacketExchange:
         self._paused = 0
         self.growth = Growth(rank)
         self._weights: dict[int, float] = {}
+        self._receivers: list[int] = []
         self._mixers: dict[tuple[tuple[float, ...], bool], Mixer] = {}
         self._number = 0
         self.t = 0
@@ -54,7 +58,7 @@ class PacketExchange:
         self.t = self.transport.round = t
         self._number = 0
         if self.edges is not None or not self._weights:
-            self._weights = self._weights_at(t)
+            self._weights, self._receivers = self._weights_at(t)
         if self.edges is not None:
             self.edges.begin(t)
 
@@ -62,10 +66,12 @@ class PacketExchange:
         """On a schedule each edge has its own surrogate."""
         return state if self.edges is None else per_edge(state, self.edges)
 
-    def _weights_at(self, t: int) -> dict[int, float]:
-        """The neighbours of a round and the client itself, in order, with their weights."""
+    def _weights_at(self, t: int) -> tuple[dict[int, float], list[int]]:
+        """The clients that this one receives from, and itself, in order, with their weights; and those it sends to."""
         w = self.mixing.at(t)
-        return {j: float(w.sparse[self.rank, j]) for j in sorted([*w.neighbors(self.rank), self.rank])}
+        senders = w.neighbors(self.rank)
+        receivers = w.receivers(self.rank) if isinstance(w, RoundWeights) else senders
+        return {j: float(w.sparse[self.rank, j]) for j in sorted([*senders, self.rank])}, receivers
 
     def agree_to_stop(self, at: int, *, pause: bool = False) -> None:
         """Stop at the earliest round that anybody asked for; an end counts more than a pause."""
@@ -84,10 +90,11 @@ class PacketExchange:
         present = [message for message in messages if message is not None]
         if present and isinstance(present[0], Slots):
             self._send_slots([message for message in present if isinstance(message, Slots)])
-        elif present and len(self._weights) > 1:
+        elif present and self._receivers:
             sent = [message for message in present if not isinstance(message, Slots)]
-            size = self._send(sent, [j for j in self._weights if j != self.rank])
-            self._count(size, sum(int(message.bits_nominal_of_rows()[0]) for message in sent))
+            size = self._send(sent, self._receivers)
+            self._count([size] * len(self._receivers), sum(int(message.bits_nominal_of_rows()[0]) for message in sent))
+        self.packets += 1 if present and self.mixing.clients > 1 else 0
         slots = [] if self.edges is None else self.edges.active(0)
         posted = Posted(self.t, self._number, messages, self._weights, slots, time.perf_counter())
         self._number += 1 if present else 0
@@ -111,16 +118,17 @@ class PacketExchange:
     def _send_slots(self, slots: Sequence[Slots]) -> None:
         assert self.edges is not None
         sizes, nominal = [], 0
-        for k in self.edges.active(0):
-            messages = [one.messages[k] for one in slots]
+        for turn, k in enumerate(self.edges.active(0)):
+            messages = [one.messages[turn] for one in slots]
             sizes.append(self._send(messages, [self.edges.neighbors[0][k]]))
             nominal += sum(int(message.bits_nominal_of_rows()[0]) for message in messages)
         if sizes:
-            self._count(sum(sizes) // len(sizes), nominal // len(sizes))
+            self._count(sizes, nominal // len(sizes))
 
-    def _count(self, size: int, nominal: int) -> None:
-        self.packets += 1
-        self.bytes += size
+    def _count(self, sizes: Sequence[int], nominal: int) -> None:
+        """One packet for each neighbour."""
+        self.bytes += sum(sizes) // len(sizes)
+        self.bytes_total += sum(sizes)
         self.bits_nominal += nominal
 
     def collect(self, sent: "Posted") -> list[Message | None]:
@@ -142,6 +150,8 @@ class PacketExchange:
         """What multiplies such rows by the client's row of W."""
         key = (tuple(weights.values()), is_loaded())
         if key not in self._mixers:
+            if len(self._mixers) >= _MOST_MIXERS:
+                self._mixers = {}
             row = csr_array(np.array([list(weights.values())]))
             self._mixers[key] = make_mixer(row, self.device) if self.device.type == "cpu" else Mixer(row, self.device)
         return self._mixers[key]

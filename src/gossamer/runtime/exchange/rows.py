@@ -6,17 +6,59 @@ from torch import Tensor
 from gossamer.algorithms.base import Algorithm, State
 from gossamer.algorithms.surrogate import Outgoing, Slots
 from gossamer.compression.base import Message
+from gossamer.errors import InputError
 from gossamer.kernels import Mixer, is_loaded, make_mixer
 from gossamer.runtime.exchange.edges import Edges, per_edge
-from gossamer.topology import MixingMatrix, complete, mixing_matrix
-from gossamer.topology.schedule import Mixing
+from gossamer.topology import Mixing, MixingMatrix, complete, mixing_matrix
+from gossamer.topology.rounds import RoundWeights
+
+_MOST_MIXERS = 32
 
 
 def network_of(method: Algorithm, mixing: Mixing) -> Mixing:
-    """The network that a method runs on: the given one, or the complete graph for a centralized method."""
-    if not method.info.is_centralized or mixing.clients == 1:
-        return mixing
-    return mixing_matrix(complete(mixing.clients), "metropolis")
+    """The network that a method runs on: the given one, or the complete graph for a centralized method.
+
+    An InputError if the method cannot use it.
+    """
+    if method.info.is_centralized and mixing.clients > 1:
+        return mixing_matrix(complete(mixing.clients), "metropolis")
+    check_schedule(method, mixing)
+    return mixing
+
+
+def check_schedule(method: Algorithm, schedule: Mixing) -> None:
+    """Refuse a schedule that a method cannot use."""
+    if isinstance(schedule, MixingMatrix) or method.info.is_centralized:
+        return
+    if not schedule.is_symmetric and not method.info.allows_directed:
+        raise InputError(
+            f"{method.info.title} needs symmetric weights in every round, but this schedule is directed; use its "
+            "symmetric form, DSGD or gradient tracking."
+        )
+    if not schedule.connects(method.rounds_between_exchanges):
+        raise InputError(
+            f"The schedule is never connected for {method.info.title}, which communicates in every "
+            f"{method.rounds_between_exchanges}th round: other rounds of the period of {schedule.period} are never "
+            "used; change the number of local steps."
+        )
+
+
+class Mixers:
+    """What multiplies rows by the weights of a round; made again where they were not among the last few."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._known: list[tuple[MixingMatrix | RoundWeights, bool, Mixer]] = []
+
+    def of(self, w: MixingMatrix | RoundWeights) -> Mixer:
+        """The mixer of these weights."""
+        loaded = is_loaded()  # a mixer of the reference is replaced once there are kernels
+        for known, was_loaded, mixer in self._known:
+            if known is w and was_loaded == loaded:
+                return mixer
+        made = make_mixer(w.sparse, self._device)
+        self._known = [*self._known[1 - _MOST_MIXERS :], (w, loaded, made)]
+        return made
 
 
 class Arrived:
@@ -54,7 +96,7 @@ class RowExchange:
         self.packets: list[tuple[Outgoing, ...]] = []
         """What was sent in the round under way: one entry per exchange."""
         self.edges = None if isinstance(mixing, MixingMatrix) else Edges(mixing, range(mixing.clients), device)
-        self._mixers = dict[tuple[int, bool], Mixer]()
+        self._mixers = Mixers(device)
         self.zero = torch.zeros((), dtype=torch.float64, device=device)
         self._t = 0
 
@@ -77,11 +119,7 @@ class RowExchange:
 
     def mixer(self) -> Mixer:
         """What multiplies rows by W_t."""
-        w = self.mixing.at(self._t)
-        key = id(w), is_loaded()  # a mixer of the reference is replaced once there are kernels
-        if key not in self._mixers:
-            self._mixers[key] = make_mixer(w.sparse, self.device)
-        return self._mixers[key]
+        return self._mixers.of(self.mixing.at(self._t))
 
     def mix(self, x: Tensor) -> Tensor:
         """X W_t."""

@@ -32,7 +32,7 @@ from gossamer.runtime.recorder import Progress
 from gossamer.runtime.simulation import Simulation
 from gossamer.runtime.threads import is_small
 from gossamer.spec import Spec
-from gossamer.topology import MixingMatrix
+from gossamer.topology import Mixing
 
 _WORTH_SECONDS = 60.0  # of rounds, from which starting processes pays
 _POLL_SECONDS = 0.1
@@ -69,7 +69,7 @@ class _Task:
     """What a process is told once."""
 
     spec: Spec
-    networks: Mapping[str, MixingMatrix]
+    networks: Mapping[str, Mixing]
     methods: Mapping[str, tuple[Algorithm, int]]
     local: Mapping[str, LocalSteps]
     data_dir: str | None

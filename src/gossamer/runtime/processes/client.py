@@ -19,7 +19,7 @@ from gossamer.runtime.exchange.rows import network_of
 from gossamer.runtime.session import Session, UnderWay
 from gossamer.runtime.transport.base import UNKNOWN, Open, Opening, Transport, failed
 from gossamer.streams import Streams
-from gossamer.topology.schedule import Mixing
+from gossamer.topology import Mixing, MixingSchedule
 
 _HEAR_SECONDS = 0.5
 _LEAST_CAPACITY = 1024
@@ -51,7 +51,7 @@ class Client(UnderWay):
         self.exchange = PacketExchange(mixing, rank, self.transport, x.device, codec, run)
         self.session = Session(method, self.exchange, Streams([seed], [rank], x.device), x)
         self.reach = mixing.diameter * method.rounds_between_exchanges
-        """Rounds a stop request needs to reach every client."""
+        """Rounds a stop request needs to reach every client; on a schedule, about."""
         self.is_closed = False
 
     @property
@@ -75,7 +75,8 @@ class Client(UnderWay):
     def save(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Tensors and facts from which `restore` goes on; the exchange under way is waited for."""
         sent = self.exchange
-        facts = {"t": self.t, "packets": sent.packets, "bytes": sent.bytes, "bits_nominal": sent.bits_nominal}
+        names = ("packets", "bytes", "bytes_total", "bits_nominal")
+        facts = {"t": self.t} | {name: getattr(sent, name) for name in names}
         return self.session.save(), facts | {"links": self.accounts()}
 
     def restore(self, checkpoint: Checkpoint) -> None:
@@ -83,6 +84,7 @@ class Client(UnderWay):
         facts, sent = checkpoint.facts, self.exchange
         self.session.restore(facts["t"], checkpoint.tensors)
         sent.packets, sent.bytes, sent.bits_nominal = facts["packets"], facts["bytes"], facts["bits_nominal"]
+        sent.bytes_total = facts["bytes_total"]
         for numbers in facts["links"]:
             self.transport.accounts[int(numbers["neighbor"])].restore(numbers)
 
@@ -94,7 +96,10 @@ class Client(UnderWay):
         """Stop all clients at one round: the first of which everyone can still be told in time."""
         # The request goes one hop per exchange, so the farthest client hears of it in round t + reach; or one later, if
         # a signal brings it when the packet of round t has already left.
-        self.exchange.agree_to_stop(self.t + self.reach + 2, pause=pause)
+        mixing, reach = self.exchange.mixing, self.reach
+        if isinstance(mixing, MixingSchedule):
+            reach = mixing.reach(self.t, self.method.rounds_between_exchanges)
+        self.exchange.agree_to_stop(self.t + reach + 2, pause=pause)
 
     def close(self) -> None:
         """Wait for the exchange under way and take leave of the neighbours; no thread is left, even if that fails."""

@@ -14,7 +14,17 @@ from torch import Tensor
 
 Counters = Mapping[str, "np.ndarray[Any, np.dtype[np.float64]]"]
 """By name, one number per rank."""
-COUNTERS = ("round", "packets", "bytes", "bits_nominal", "seconds", "waiting", "hidden", "compression_error")
+COUNTERS = (
+    "round",
+    "packets",
+    "bytes",
+    "bytes_total",
+    "bits_nominal",
+    "seconds",
+    "waiting",
+    "hidden",
+    "compression_error",
+)
 
 
 class Journal:

@@ -100,20 +100,20 @@ class _Measured:
 
     def add(self, counters: Counters, models: Tensor) -> None:
         """One evaluation: every rank's counters, (ranks,) each, and model."""
-        degrees = self.mixing.degrees
+        clients = self.mixing.clients
         row = {
             "round": int(counters["round"][0]),
             "packets": int(counters["packets"][0]),
-            "bits": 8 * int(counters["bytes"].sum()) / len(degrees),
-            "bits_total": 8 * int((counters["bytes"] * degrees).sum()),
-            "bits_nominal": int(counters["bits_nominal"].sum()) / len(degrees),
+            "bits": 8 * int(counters["bytes"].sum()) / clients,
+            "bits_total": 8 * int(counters["bytes_total"].sum()),
+            "bits_nominal": int(counters["bits_nominal"].sum()) / clients,
             "seconds": float(counters["seconds"].max()),
             "waiting": float(counters["waiting"].mean()),
             "hidden": float(counters["hidden"].mean()),
         }
         names = ("seconds", "waiting", "hidden", "compression_error")
         self.clients = [
-            ClientCount(rank, *(_finite(counters[name][rank]) for name in names)) for rank in range(len(degrees))
+            ClientCount(rank, *(_finite(counters[name][rank]) for name in names)) for rank in range(clients)
         ]
         error = float(np.mean(counters["compression_error"]))
         self._counted.append(row | ({} if np.isnan(error) else {"compression_error": error}))

@@ -65,6 +65,7 @@ def counted(client: Client) -> dict[str, float]:
         "round": client.t,
         "packets": sent.packets,
         "bytes": sent.bytes,
+        "bytes_total": sent.bytes_total,
         "bits_nominal": sent.bits_nominal,
         "waiting": traffic.waiting,
         "hidden": traffic.hidden,

@@ -23,7 +23,7 @@ from gossamer.runtime.tuning.candidates import Candidates, gradient_norms, race
 from gossamer.runtime.tuning.caution import usual_alpha
 from gossamer.streams import Streams
 from gossamer.theory import practical_steps
-from gossamer.topology import Mixing, MixingMatrix
+from gossamer.topology import Mixing
 
 Method = TypeVar("Method", bound=Algorithm)
 Steps = dict[str, float]
@@ -48,7 +48,7 @@ _MOST_TABLE = 10**6  # rows times d, for methods that take a gradient of each ro
 def auto_steps(
     method: type[Method],
     problem: Problem,
-    mixing: MixingMatrix,
+    mixing: Mixing,
     compressor: Compressor | None = None,
     *,
     rounds: int = _MOST_ROUNDS,
@@ -149,7 +149,7 @@ def shortened(template: Algorithm) -> float:
 def settings_for(
     template: Algorithm,
     problem: Problem,
-    mixing: MixingMatrix,
+    mixing: Mixing,
     settings: dict[str, Any],
     rounds: int,
     batch_size: int | None = None,

@@ -15,7 +15,7 @@ from gossamer.errors import NonFiniteError, settle
 from gossamer.problems.base import Problem
 from gossamer.runtime.simulation import Simulation
 from gossamer.runtime.start import X0
-from gossamer.topology import MixingMatrix
+from gossamer.topology import Mixing
 
 # A square distance that grows with the square of time, as it does before mixing takes hold, is four times as large
 # after twice the rounds; more than six times is growth without end.
@@ -34,7 +34,7 @@ class Candidates(Simulation):
         self,
         method: Algorithm,
         problem: Problem,
-        mixing: MixingMatrix,
+        mixing: Mixing,
         settings: Sequence[Mapping[str, float]],
         seed: int | Sequence[int] = 0,
         batch_size: int | None = None,

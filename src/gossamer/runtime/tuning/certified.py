@@ -8,7 +8,7 @@ from gossamer.problems.base import Problem
 from gossamer.problems.modules.module import ModuleProblem
 from gossamer.records.identity import alpha_of
 from gossamer.theory import certify
-from gossamer.topology import MixingMatrix
+from gossamer.topology import Mixing, MixingSchedule
 
 
 def share_of(wish: str) -> float:
@@ -20,7 +20,7 @@ def share_of(wish: str) -> float:
 
 
 def certified_steps(
-    method: Algorithm, problem: Problem, mixing: MixingMatrix, share: float = 1.0, **given: float
+    method: Algorithm, problem: Problem, mixing: Mixing, share: float = 1.0, **given: float
 ) -> dict[str, float]:
     """A share of the largest lr that the proof allows, and its gamma; `gamma` or `lr` stay, if given.
 
@@ -29,6 +29,8 @@ def certified_steps(
     if not isinstance(method, BEER):
         raise InputError(f"Steps are certified for BEER alone; give {method.info.title} numbers, or 'auto'.")
     check_tracker(method)
+    if isinstance(mixing, MixingSchedule):
+        raise InputError("BEER's theory covers a fixed graph, and no graph that changes; give numbers, or 'auto'.")
     if isinstance(method.lr, Schedule):
         raise InputError("The proof is that of one lr for all rounds; a schedule's gamma cannot be certified.")
     L = proven_smoothness(problem)

@@ -12,7 +12,7 @@ from gossamer.problems.base import Problem
 from gossamer.runtime.start import X0
 from gossamer.runtime.tuning.auto import Steps, settings_for
 from gossamer.runtime.tuning.candidates import Candidates, gradient_norms, race
-from gossamer.topology import MixingMatrix
+from gossamer.topology import Mixing
 
 _WIDEST = 30.0  # lr and gamma are looked for between auto's steps divided and multiplied by this
 
@@ -71,7 +71,7 @@ class Search:
 def tune(
     method: Algorithm,
     problem: Problem,
-    mixing: MixingMatrix,
+    mixing: Mixing,
     search: Search,
     *,
     whole: int | None = None,
