@@ -48,7 +48,8 @@ def opened(
         key: The file with this client's secret key.
         listen: HOST:PORT to listen at, if not the address in the peers file.
         timeout: Seconds after which a silent neighbour is an error, unless the optimiser says so.
-        start_timeout: The same before the first connection, while other processes start.
+        start_timeout: Seconds for all processes to start. Until then a neighbour that is connected may be silent, as
+            it may wait for another one.
     """
     return CurveOpener(peers, key, listen, timeout, start_timeout)
 
@@ -169,6 +170,8 @@ class CurveTransport:
         self._seen_alive: dict[int, float] = dict.fromkeys(opening.neighbors, 0.0)
         self._told_alive = 0.0
         self._is_left = False
+        self._started = time.perf_counter() + opener.start_timeout
+        """Until then, processes may still be starting."""
         facts: Any = {"owner": self, "run": opening.run, "channel": opening.channel, "capacity": self.capacity}
         self.accounts: dict[int, Link] = {
             neighbor: Link(neighbor, connects=neighbor < self.rank, **facts) for neighbor in sorted(opening.neighbors)
@@ -220,8 +223,10 @@ class CurveTransport:
     def _check(self, link: Link, asked: float) -> float:
         """Raise if there is no point in waiting for a neighbour any longer; else the seconds that are left."""
         now, neighbor = time.perf_counter(), link.neighbor
-        timeout = self.timeout if link.is_known else max(self.timeout, self._opener.start_timeout)
-        left = max(asked, self._seen_alive[neighbor]) + timeout - now
+        # Who is there may wait for somebody whose process has not started yet. Who was there and is gone may not.
+        silence = time.monotonic() - link.heard if link.is_known else 0.0
+        left = max(asked + self.timeout, self._seen_alive[neighbor] + self.timeout, self._started) - now
+        left = min(left, self.timeout - silence)
         if asked + self.timeout / 2 < now and self._told_alive != asked:
             # Who waits for us must not take us for the silent one: we wait, too. Once, or a circle would wait for ever.
             self._told_alive = asked
@@ -234,24 +239,26 @@ class CurveTransport:
                 "all ranks must take the same number of steps."
             )
         elif self.failure is None and left <= 0:
-            self.fail(self._silent(link, timeout))
+            self.fail(self._silent(link, silence))
         if self.failure is not None:
             raise failed(self)
         return min(left, self.timeout / 4)
 
-    def _silent(self, link: Link, timeout: float) -> str:
+    def _silent(self, link: Link, silence: float) -> str:
+        """Why there is no point in waiting; `silence` is how long nothing came at all, in seconds."""
         peer = self._opener.peer(link.neighbor)
         where = f"neighbour {link.neighbor} ({peer.name!r} at {peer.address})"
         if not link.is_known:
+            limit = max(self.timeout, self._opener.start_timeout)
             reason = link.reason if link.connects else "it has not connected"
-            return f"Rank {self.rank} could not reach its {where} for {timeout:g} s: {reason}."
-        if link.is_connected:
+            return f"Rank {self.rank} could not reach its {where} for {limit:g} s: {reason}."
+        if silence < self.timeout:
             return (
-                f"Rank {self.rank} has heard nothing from its neighbour {link.neighbor} for {timeout:g} s in round "
-                f"{self.round}; if a round may take that long, raise the timeout."
+                f"Rank {self.rank} has heard nothing from its neighbour {link.neighbor} for {self.timeout:g} s in "
+                f"round {self.round}; if a round may take that long, raise the timeout."
             )
-        reason = link.reason if link.connects else "it has not connected again"
-        return f"Rank {self.rank} lost its {where} for {timeout:g} s in round {self.round}: {reason}."
+        reason = link.reason if link.connects and not link.is_connected else "nothing comes from it"
+        return f"Rank {self.rank} lost its {where} for {self.timeout:g} s in round {self.round}: {reason}."
 
     def fail(self, sentence: str, *, diverged: bool = False, round: int | None = None, since: int = UNKNOWN) -> None:
         """Note why the run cannot go on, and tell the neighbours, who tell theirs."""

@@ -391,6 +391,10 @@ class Endpoint:
                 self._drop(link, "it does not accept our key", linger=0)
             elif kind & _LOST:
                 proven = link.is_authenticated
-                self._drop(link, "the connection broke" if proven else "its key is not that of the file", linger=0)
+                self._drop(
+                    link,
+                    "the connection broke" if proven else "its key is not that in the peers file, or it is no peer",
+                    linger=0,
+                )
             elif link.reason == "":
                 link.reason = "nobody answers there"
