@@ -1,5 +1,6 @@
 """Peers files and keys: what is refused, each in one sentence that shows the value."""
 
+import itertools
 import os
 import stat
 from pathlib import Path
@@ -50,6 +51,7 @@ def _toml(value: object) -> str:
         ("[[peers]]\n", "has no table 'peers'; valid tables: 'peer'. Did you mean 'peer'?"),
         ("[[peer", "is not TOML: "),
     ],
+    ids=itertools.count(),  # keys are made anew, and differ between processes
 )
 def test_a_bad_peers_file_is_one_sentence(text: str, sentence: str, tmp_path: Path) -> None:
     path = tmp_path / "peers.toml"
