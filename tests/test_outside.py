@@ -103,4 +103,4 @@ def test_all_of_them_by_entry_points(tmp_path: Path) -> None:
     assert json.loads(done.stdout)["methods"][0]["method"] == "Heavy ball"
     script = "from gossamer.registry import transports; print(transports.names())"
     done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)
-    assert done.stdout == "['files', 'gloo']\n"
+    assert done.stdout == "['curve', 'files', 'gloo']\n"
