@@ -140,7 +140,7 @@ class Hosts:
     def __exit__(self, *_: object) -> None:
         if self._switch is not None:
             self._switch.kill()
-            self._switch.wait()
+            self._switch.communicate()
         for name in [*(self.namespace(i) for i in range(self.count)), f"{self._name}-sw"]:
             with contextlib.suppress(OSError):
                 subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False)

@@ -69,8 +69,9 @@ class Fleet:
 
     def _listen(self, i: int, worker: subprocess.Popen[str]) -> None:
         assert worker.stdout is not None
-        for line in worker.stdout:
-            self._lines.put((i, line))
+        with worker.stdout as lines:
+            for line in lines:
+                self._lines.put((i, line))
         self._lines.put((i, ""))
 
     def _tell(self, line: str) -> None:
@@ -108,6 +109,9 @@ class Fleet:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(worker.pid, signal.SIGKILL)
             worker.wait()
+            assert worker.stdin is not None
+            with contextlib.suppress(BrokenPipeError):
+                worker.stdin.close()
 
 
 @contextlib.contextmanager

@@ -30,6 +30,7 @@ class Trainer(ABC):
 
     def __init__(self, found: ModuleProblem, contender: Contender, setting: Setting, seed: int, batch: int) -> None:
         self.rank, self.contender, self.setting, self.batch = dist.get_rank(), contender, setting, batch
+        self.seed = seed
         self.mine, self._streams = found.only(self.rank), Streams([seed], [self.rank], found.device)
         self.module = found.as_module(found.x0()).train()
         self.t = 0
@@ -138,7 +139,8 @@ class WithGossamer(Trainer):
             more["outer_momentum"] = outer_momentum(self.contender, self.setting)
         mixing, made = mixing_of(graph, dist.get_world_size()), method(self.contender, self.setting)
         parameters = self.module.parameters()
-        self.optimizer = gs.DecentralizedOptimizer(parameters, made, mixing, codec=codec, timeout=600.0, **more)
+        more |= {"seed": self.seed, "codec": codec, "timeout": 600.0}
+        self.optimizer = gs.DecentralizedOptimizer(parameters, made, mixing, **more)
 
     def step(self, k: int, drawn: Tensor) -> None:
         """The exchange is the optimiser's."""
