@@ -45,7 +45,7 @@ class Network:
 
 
 class Wire:
-    """Forwards TCP connections to a port, records what the first client says, and can be cut."""
+    """Forwards TCP connections to a port, records what is said on the first, and can be cut."""
 
     def __init__(self, port: int) -> None:
         self._to = port
@@ -66,13 +66,13 @@ class Wire:
             while True:
                 inside, _ = self._server.accept()
                 self._ends.append(inside)
-                self.connections += 1
                 try:
                     outside = socket.create_connection(("127.0.0.1", self._to))
                 except OSError:
                     _end(inside)
                     continue
                 self._ends.append(outside)
+                self.connections += 1
                 self._begin(self._copy, inside, outside, self.connections == 1)
                 self._begin(self._copy, outside, inside, False)
 
