@@ -70,6 +70,17 @@ class Needs(Enum):
 
 
 @dataclass(frozen=True)
+class Flow:
+    """What edges add to a tracker: `factor` times the pull of a surrogate, once per round."""
+
+    tracker: str
+    """The field of the state."""
+    surrogate: str
+    """The field of the state whose pull is added."""
+    factor: float
+
+
+@dataclass(frozen=True)
 class MethodInfo:
     """What is known of a method: for `gossamer methods`, the documentation, and the choice of step sizes."""
 
@@ -151,6 +162,15 @@ class Algorithm(ABC):
     def rounds_between_exchanges(self) -> int:
         """Rounds from one exchange to the next, at most: more than 1 where clients take local steps."""
         return 1
+
+    @property
+    def flows(self) -> tuple[Flow, ...] | None:
+        """What edges add to trackers, for runs whose clients come and go; None if the method cannot run so.
+
+        When a client is gone for good, each neighbour takes out what their edge has added. A method that can run so
+        uses in each step the packets of the steps before, never those of the same step.
+        """
+        return None
 
     @property
     def is_tracking(self) -> bool:

@@ -6,7 +6,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from gossamer.algorithms.base import LR, Algorithm, Compressor, MethodInfo, Round, Start, method, variants
+from gossamer.algorithms.base import LR, Algorithm, Compressor, Flow, MethodInfo, Round, Start, method, variants
 from gossamer.algorithms.surrogate import Known, Surrogate, zeros_float64
 
 
@@ -79,6 +79,11 @@ class BEER(Algorithm):
         lr_may_differ=True,
     )
     examples = variants({"lr": 0.05, "gamma": 0.2}, {"start": "minibatch"}, {"tracker": "reevaluated"}, {"h0": "model"})
+
+    @property
+    def flows(self) -> tuple[Flow, ...]:
+        """Line 6 adds gamma G (W - I) to V."""
+        return (Flow("v", "g", self.gamma),)
 
     def init(self, x: Tensor) -> BEERState:
         """G^0 = 0, and so is H^0 unless `h0` says otherwise; V^0 is taken in the first step."""

@@ -5,7 +5,7 @@ from typing import Literal
 
 from torch import Tensor
 
-from gossamer.algorithms.base import LR, Algorithm, Compressor, MethodInfo, Round, method, variants
+from gossamer.algorithms.base import LR, Algorithm, Compressor, Flow, MethodInfo, Round, method, variants
 from gossamer.algorithms.surrogate import Known, Surrogate
 
 
@@ -67,6 +67,11 @@ class CHOCOSGD(Algorithm):
         lr_may_differ=True,
     )
     examples = variants({"lr": 0.05, "gamma": 0.2}, {"order": "stale"}, {"h0": "model"})
+
+    @property
+    def flows(self) -> tuple[Flow, ...] | None:
+        """There is no tracker. The fresh order waits for packets in the middle of a step."""
+        return () if self.order == "stale" else None
 
     def init(self, x: Tensor) -> CHOCOState:
         """The surrogates start at zero, or at the models."""

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from gossamer.algorithms.base import LR, Algorithm, Compressor, MethodInfo, Round, Start, method, unit
+from gossamer.algorithms.base import LR, Algorithm, Compressor, Flow, MethodInfo, Round, Start, method, unit
 from gossamer.algorithms.surrogate import Known, zeros_float64
 from gossamer.algorithms.tracking import Tracked, letters, track
 
@@ -71,6 +71,11 @@ class MoTEF(Algorithm):
         lr_may_differ=True,
     )
     examples = ({"lr": 0.05, "gamma": 0.2}, {"lr": 0.05, "gamma": 0.2, "lam": 1.0, "start": "minibatch"})
+
+    @property
+    def flows(self) -> tuple[Flow, ...]:
+        """As BEER."""
+        return (Flow("v", "g", self.gamma),)
 
     def init(self, x: Tensor) -> MoTEFState:
         """G^0 = 0, and so is H^0 unless `h0` says otherwise; M^0 and V^0 are taken in the first step."""

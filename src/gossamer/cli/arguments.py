@@ -5,6 +5,7 @@ import argparse
 from gossamer._version import __version__
 from gossamer.cli.command import Parser, add_commands, add_experiment, add_output, command
 from gossamer.cli.data_arguments import data
+from gossamer.cli.open_arguments import join, replay
 
 TORCHRUN = (
     *("nnodes", "node-rank", "nproc-per-node", "master-addr", "master-port"),
@@ -19,6 +20,7 @@ _EXAMPLES = """Examples:
   gossamer run my.toml --json | jq '.methods[].grad_norm'
   gossamer launch my.toml                           the same across processes
   gossamer keygen keys/                             keys for training over untrusted networks
+  gossamer join my.toml --peers peers.toml --key keys/key.secret    one client of a run that others join and leave
   gossamer tune my.toml                             search for step sizes by short runs
   gossamer plan --parameters 10M --bandwidth 20Mbit --hosts 8    which method for your network
   gossamer methods                                  list the methods, with costs and rates
@@ -358,7 +360,7 @@ def completion(parser: Parser) -> None:
 
 
 COMMANDS = (
-    *(demo, run, launch, keygen, plan, compressors, compress, topology, data),
+    *(demo, run, launch, join, replay, keygen, plan, compressors, compress, topology, data),
     *(tune, theory, reproduce, report, compare, methods, completion),
 )
 

@@ -45,7 +45,7 @@ class Client(UnderWay):
         mixing = network_of(method, mixing)
         self.rank, self.run = rank, run
         neighbors = sorted(mixing.graph.neighbors(rank))
-        opening = Opening(rank, neighbors, _capacity(method, x.shape[1], x.dtype, codec), run, channel, ranks)
+        opening = Opening(rank, neighbors, packet_capacity(method, x.shape[1], x.dtype, codec), run, channel, ranks)
         open_transport: Open = transports.get(transport) if isinstance(transport, str) else transport
         self.transport: Transport = open_transport(opening)
         self.exchange = PacketExchange(mixing, rank, self.transport, x.device, codec, run)
@@ -151,7 +151,7 @@ class Client(UnderWay):
         return f"{self.method.info.title} with seed {self.streams.seeds[0]} diverged in round {self.t + 1}: "
 
 
-def _capacity(method: Algorithm, d: int, dtype: torch.dtype, codec: Codec) -> int:
+def packet_capacity(method: Algorithm, d: int, dtype: torch.dtype, codec: Codec) -> int:
     """The longest packet that a neighbour may send: receives are posted before anyone knows how long it will be."""
     compressor = getattr(method, "compressor", None)
     compressor = compressor if isinstance(compressor, Compressor) else identity()

@@ -99,14 +99,24 @@ class CurveOpener:
             if neighbor not in self._peers:
                 raise InputError(f"The peers file '{os.fspath(self._path)}' has no client {neighbor}, a neighbour.")
         timeout = self.timeout if opening.ranks is None else float(opening.ranks.timeout)
-        if self._endpoint is None:
-            self._endpoint = Endpoint(self.me.client, self._peers, self._keys, self._listen, timeout)
-            self._restore = _on_hangup(self.reload)
+        endpoint = self.endpoint(timeout)
         try:
-            return CurveTransport(self, self._endpoint, opening, timeout)
+            return CurveTransport(self, endpoint, opening, timeout)
         except BaseException:
             self.leave([])
             raise
+
+    def endpoint(self, timeout: float) -> Endpoint:
+        """The sockets of this process."""
+        if self._endpoint is None:
+            self._endpoint = Endpoint(self.me.client, self._peers, self._keys, self._listen, timeout)
+            self._restore = _on_hangup(self.reload)
+        return self._endpoint
+
+    @property
+    def peers(self) -> dict[int, Peer]:
+        """Who may connect now."""
+        return self._peers
 
     def peer(self, client: int) -> Peer:
         """What the peers file said about a client when it was last there."""
@@ -295,6 +305,10 @@ class CurveTransport:
     def broken(self, link: Link, reason: str) -> None:
         """A neighbour did what it may not; called by the endpoint's thread."""
         self.fail(f"Rank {self.rank} ended in round {self.round}: its neighbour {link.neighbor} {reason}.")
+
+    def renewed(self, link: Link) -> bool:
+        """A neighbour that was started again has lost the state of its run."""
+        return False
 
     def close(self) -> None:
         """Take leave of every neighbour, and wait until each has taken its own."""

@@ -251,7 +251,7 @@ class Endpoint:
         elif link.is_connected:
             if now - link.spoke > (_TICK if link.received > link.told else _KEEP_ALIVE):
                 self._acknowledge(link)
-        elif link.connects and now >= link.due:
+        elif link.connects and now >= link.due and link.neighbor in self.peers:
             link.due = now + _AGAIN
             if link.socket is None:
                 self._connect(link)
@@ -313,7 +313,7 @@ class Endpoint:
         assert self._door is not None
         self._door.know(connection)
         self._send(link, self._greeting(Kind.WELCOME, link).pack())
-        self._resume(link, hello.received)
+        self._resume(link, link.known_of(hello.received))
 
     def _agrees(self, link: Link, greeting: Greeting) -> bool:
         """Whether a greeting is of the neighbour and the run that we know."""
@@ -321,11 +321,11 @@ class Endpoint:
             link.reason = f"it takes us for client {greeting.receiver}; compare the peers files"
         elif (greeting.run, greeting.channel) != (link.run, link.channel):
             link.reason = f"it is in run {greeting.run}, and we are in run {link.run}"
-        elif link.process is not None and link.process != greeting.process:
-            link.break_off("was started again, or two processes use its key")
-        else:
+        elif link.process is None or link.process == greeting.process or link.renew(greeting.process):
             link.process = greeting.process
             return True
+        else:
+            link.break_off("was started again, or two processes use its key")
         return False
 
     def _resume(self, link: Link, received: int) -> None:

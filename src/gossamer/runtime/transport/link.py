@@ -18,6 +18,9 @@ class Owner(Protocol):
     def broken(self, link: "Link", reason: str) -> None:
         """A neighbour did what it may not; the reason follows its name."""
 
+    def renewed(self, link: "Link") -> bool:
+        """Another process has taken the neighbour's place, and numbers start again; False if that may not be."""
+
 
 @dataclass
 class Link(Account):
@@ -29,6 +32,8 @@ class Link(Account):
     capacity: int = 0
     connects: bool = False
     """Whether this end connects; the other listens."""
+    may_renew: bool = False
+    """Whether another process may take the neighbour's place."""
     waiting_frames: "deque[tuple[Kind, bytes]]" = field(default_factory=deque, repr=False)
     """Frames to be sent; any thread may append."""
     unacknowledged: deque[Frame] = field(default_factory=deque, repr=False)
@@ -64,6 +69,20 @@ class Link(Account):
     def is_known(self) -> bool:
         """Whether there has been a connection."""
         return self.process is not None
+
+    def renew(self, process: int) -> bool:
+        """Begin again with another process of the neighbour, if that may be; what waited for the old one is lost."""
+        if not self.owner.renewed(self):
+            return False
+        self.waiting_frames.clear()
+        self.unacknowledged.clear()
+        self.numbered = self.sent = self.received = self.told = 0
+        self.process = process
+        return True
+
+    def known_of(self, received: int) -> int:
+        """The last frame that a greeting says to have: none, if it speaks of an earlier process of ours."""
+        return 0 if self.may_renew and received > self.numbered else received
 
     def hand_over(self, frame: Frame) -> None:
         """The next frame has come."""
