@@ -133,7 +133,7 @@ def bash(line: str, folder: Path) -> list[str]:
 @pytest.mark.parametrize(
     ("line", "offered"),
     [
-        ("gossamer r", ["run", "reproduce", "report"]),
+        ("gossamer r", ["run", "replay", "reproduce", "report"]),
         ("gossamer data ", ["list", "fetch", "check", "describe"]),
         ("gossamer data describe --al", ["--all-rows"]),
         ("gossamer run --d", ["--data-dir", "--device"]),

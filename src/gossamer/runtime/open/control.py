@@ -3,7 +3,7 @@
 ======  ===========  ==============================================================================
 byte 0  message      content
 ======  ===========  ==============================================================================
-1       Ask          uint8 status, 16 bytes of what both ends must have in common
+1       Ask          uint8 status, 16 bytes of what both ends must have in common, 16 of the first model
 2       Start        uint64 edge, uint64 round, uint8 whether a model follows, the model's bytes
 3       Term         uint64 edge, a packet (`compression.packet`)
 4       Closed       uint64 edge
@@ -41,6 +41,8 @@ class Ask:
 
     status: Status
     digest: bytes
+    first: bytes
+    """Of the model with which the sender began; the same for all that begin."""
 
 
 @dataclass(frozen=True)
@@ -113,7 +115,7 @@ def write(said: Said) -> bytes:
     """The bytes of a message."""
     match said:
         case Ask():
-            return struct.pack("<BB16s", 1, said.status, said.digest)
+            return struct.pack("<BB16s16s", 1, said.status, said.digest, said.first)
         case Start():
             return struct.pack("<BQQB", 2, said.edge, said.t, said.model is not None) + (said.model or b"")
         case Term():
@@ -137,8 +139,8 @@ def read(data: bytes) -> Said:
     try:
         match data[0]:
             case 1:
-                _, status, digest = struct.unpack("<BB16s", data)
-                return Ask(Status(status), digest)
+                _, status, digest, first = struct.unpack("<BB16s16s", data)
+                return Ask(Status(status), digest, first)
             case 2:
                 _, edge, t, has_model = struct.unpack_from("<BQQB", data)
                 if has_model > 1 or bool(has_model) != (len(data) > 18):

@@ -78,6 +78,7 @@ class Conversation:
             raise InputError(f"The graph has {mixing.clients} clients, and the key is that of client {self.client}.")
         common = f"{method!r}|{x.shape[1]}|{x.dtype}|{seed}|{codec}|{facts}".encode() + self._matrix.matrix.tobytes()
         self._digest = hashlib.sha256(common).digest()[:16]
+        self._first = hashlib.sha256(x.detach().cpu().contiguous().numpy().tobytes()).digest()[:16]
         self.run = int.from_bytes(self._digest[:4], "little")
         self._make: Callable[[Tensor, int], Member] = lambda x, t: Member(
             method, mixing, self.client, x, t=t, seed=seed, codec=codec, run=self.run
@@ -145,9 +146,9 @@ class Conversation:
         elif isinstance(said, View):
             self._learn(j, said.records)
         elif isinstance(said, Refused):
-            logger.error("Client %d opens no edge: %s", j, said.sentence)
+            logger.error("There is no edge to client %d: %s", j, said.sentence)
             if self.waits_for_model:
-                raise InputError(f"Client {j} opens no edge: {said.sentence}")
+                raise InputError(f"Client {self.client} cannot join by client {j}: {said.sentence}")
         elif edge is None or edge.number != said.edge:
             return  # of an edge that is closed
         elif isinstance(said, Term):
@@ -180,16 +181,17 @@ class Conversation:
         is_possible = not self.is_over and self.links.is_connected(j) and not (self.waits_for_model and j != self._via)
         self.neighbors[j].told = self._status() if is_possible else None
         if is_possible:
-            self.links.send(j, Ask(self._status(), self._digest))
+            self.links.send(j, Ask(self._status(), self._digest, self._first))
 
     def _asked(self, j: int, ask: Ask) -> None:
         known = self.neighbors[j]
+        sentence = ""
         if ask.digest != self._digest:
-            sentence = (
-                f"Client {self.client} has other settings (method, data, graph, seed or codec); start all clients with "
-                "the same spec."
-            )
-            self.links.send(j, Refused(sentence))
+            sentence = "has other settings (method, data, graph, seed or codec); start all clients with the same ones."
+        elif ask.status == self._status() == Status.BEGINS and ask.first != self._first:
+            sentence = "begins with another model; make it after torch.manual_seed with the same seed on all clients."
+        if sentence:
+            self.links.send(j, Refused(f"client {self.client} {sentence}"))
             return
         if known.told is None:
             self.ask(j)

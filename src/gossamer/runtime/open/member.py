@@ -91,7 +91,11 @@ class Member(UnderWay):
         return self.exchange.read(neighbor, data, after)
 
     def step(self, oracle: Oracle, lr: float | Tensor, packets: Mapping[int, Contents]) -> dict[int, bytes]:
-        """One round with these neighbours' next packets; a packet for each edge with nothing under way."""
+        """One round with these neighbours' next packets; a packet for each edge with nothing under way.
+
+        A client that stood still goes on from the round of its neighbours, so that all come to the last round together.
+        """
+        self.session.t = max([self.t, *(packet.round for packet in packets.values())])
         self.exchange.take(packets)
         self.session.take(self.session.look_ahead(oracle, lr))
         self.bytes += sum(len(data) for data in self.exchange.outbox.values())

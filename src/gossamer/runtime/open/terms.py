@@ -42,8 +42,13 @@ class Edge:
         return self.said > self.applied
 
 
-Contents = dict[str, Message]
-"""The messages of a packet, by surrogate."""
+class Contents(NamedTuple):
+    """What a packet says."""
+
+    round: int
+    """The sender's round."""
+    messages: Mapping[str, Message]
+    """By surrogate."""
 
 
 class Spoken(NamedTuple):
@@ -88,7 +93,7 @@ class EdgeTerms:
         heard, rows = self.heard.clone(), []
         for row, edge in enumerate(exchange.edges.values()):
             if edge.neighbor in exchange.arrived:
-                message = exchange.arrived[edge.neighbor].get(self.name)
+                message = exchange.arrived[edge.neighbor].messages.get(self.name)
                 rows.append(row)
                 if message is not None:
                     heard[row] = move(self.heard[row : row + 1], message.dense().to(heard.device))[0]
@@ -189,7 +194,7 @@ class TermExchange:
                 raise CodecError(f"{name} {wanted} was expected, but the packet is of {name} {value}.")
         if len(read.messages) > len(self.names):
             raise CodecError(f"a packet has at most {len(self.names)} messages, got {len(read.messages)}.")
-        return dict(zip(self.names, read.messages, strict=False))
+        return Contents(read.round, dict(zip(self.names, read.messages, strict=False)))
 
     def take(self, arrived: Mapping[int, Contents]) -> None:
         """The packets whose terms the next step applies."""

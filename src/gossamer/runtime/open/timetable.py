@@ -8,6 +8,7 @@ Only the times are simulated here, by a queue of what happens next; `replay` the
 
 import heapq
 import itertools
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -82,6 +83,8 @@ class _Edge:
     applied: int = 0
     came: int = 0
     """The neighbour's last packet that has arrived."""
+    rounds: deque[int] = field(default_factory=deque)
+    """Those of its packets that have arrived and are not applied yet."""
     is_late: bool = False
 
 
@@ -219,16 +222,17 @@ class _Timetable:
         for j in there:
             client.edges[j].applied += 1
             client.edges[j].is_late = False
+            client.t = max(client.t, client.edges[j].rounds.popleft())
         client.asked = None
         if client.leaves:
             self._depart(now, client, there)
             return True
         client.events.append(Step(there))
-        client.t += 1
         for j, edge in client.edges.items():
             if edge.said == edge.applied:
                 edge.said += 1
-                self._plan(self._arrival(now, client.number, j), "packet", client.number, j, edge.number)
+                self._plan(self._arrival(now, client.number, j), "packet", client.number, j, edge.number, client.t)
+        client.t += 1
         self._plan(now + 1.0, "ready", client.number, client.life)
         return True
 
@@ -242,12 +246,13 @@ class _Timetable:
             at += self.jitter * float(uniform(self.seed, "delays of packets", next(self._packets), 1)[0])
         return at
 
-    def _on_packet(self, now: float, i: int, j: int, number: int) -> None:
+    def _on_packet(self, now: float, i: int, j: int, number: int, t: int) -> None:
         client = self.clients[j]
         edge = client.edges.get(i)
         if edge is None or edge.number != number:
             return
         edge.came += 1
+        edge.rounds.append(t)
         if client.asked is not None and self._awake(j, now) == now:
             self._try(now, client)
 
