@@ -16,6 +16,7 @@ from gossamer.records.checkpoint import Checkpoint
 from gossamer.registry import transports
 from gossamer.runtime.exchange.packets import PacketExchange
 from gossamer.runtime.exchange.rows import network_of
+from gossamer.runtime.processes.contract import Sent
 from gossamer.runtime.session import Session, UnderWay
 from gossamer.runtime.transport.base import UNKNOWN, Open, Opening, Transport, failed
 from gossamer.streams import Streams
@@ -58,6 +59,32 @@ class Client(UnderWay):
     def stop(self) -> int | None:
         """The round at which every client is to stop, once one of them was told to."""
         return self.exchange.stop
+
+    @property
+    def should_stop(self) -> bool:
+        """Whether this is the round after which all clients stop, because one was asked to."""
+        return self.stop is not None and self.t >= self.stop and not self.exchange.is_pause
+
+    @property
+    def mixing(self) -> Mixing:
+        """The graph with its weights."""
+        return self.exchange.mixing
+
+    @property
+    def codec(self) -> Codec:
+        """How packets are written."""
+        return self.exchange.codec
+
+    @property
+    def sent(self) -> Sent:
+        """What was sent so far."""
+        sent = self.exchange
+        return Sent(sent.packets, sent.bytes, sent.bytes_total, sent.bits_nominal)
+
+    @property
+    def compression_error(self) -> Tensor | None:
+        """The share of its messages that the compressor left out, when it was last measured."""
+        return self.session.compression_error
 
     def step(self, oracle: Oracle, lr: float | Tensor, *, measure: bool = False) -> None:
         """One round; with `measure`, how much the compressor left out is noted on the way."""

@@ -13,14 +13,14 @@ import sys
 from collections.abc import Callable
 
 from gossamer.errors import GossamerError
-from gossamer.runtime.processes.client import Client
+from gossamer.runtime.processes.contract import Leaving
 from gossamer.runtime.processes.ranks import leave_all
 from gossamer.runtime.transport.gloo import listening
 
 _failures: list[BaseException] = []
 
 
-def close_at_exit(client: Client) -> Callable[[], None]:
+def close_at_exit(client: Leaving) -> Callable[[], None]:
     """Close the client at the end of the program, if it is still open then; what this gives takes that back.
 
     The client is kept until then: its neighbours wait for its goodbye, whether or not its optimiser still exists.

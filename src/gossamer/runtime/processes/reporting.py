@@ -1,5 +1,6 @@
 """What one process tells of itself while it trains: what went over its links, and events for trackers."""
 
+import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from gossamer.errors import InputError
 from gossamer.records.identity import describe_method
 from gossamer.records.schema import LinkCount
 from gossamer.records.typed import Settings
-from gossamer.runtime.processes.client import Client
+from gossamer.runtime.processes.contract import Counting
 from gossamer.trackers.base import Event, Trackers
 
 _PER_LINK = ("bytes_sent", "bytes_received", "packets_sent", "waiting", "hidden")
@@ -36,7 +37,7 @@ class LinkTraffic:
     """The same by neighbour."""
 
     @classmethod
-    def of(cls, client: Client) -> "LinkTraffic":
+    def of(cls, client: Counting) -> "LinkTraffic":
         """What a client has counted."""
         accounts: list[Any] = client.accounts()
         links = {one["neighbor"]: LinkCount(client.rank, **one) for one in accounts}
@@ -58,9 +59,9 @@ class LinkTraffic:
         )
 
 
-def counted(client: Client) -> dict[str, float]:
+def counted(client: Counting) -> dict[str, float]:
     """The counters of a client, as journals keep them; NaN for what was not measured."""
-    sent, traffic, error = client.exchange, LinkTraffic.of(client), client.session.compression_error
+    sent, traffic, error = client.sent, LinkTraffic.of(client), client.compression_error
     return {
         "round": client.t,
         "packets": sent.packets,
@@ -74,17 +75,16 @@ def counted(client: Client) -> dict[str, float]:
 
 
 def tell(
-    trackers: Trackers, client: Client, label: str, seed: int, seconds: float, values: Mapping[str, float | None]
+    trackers: Trackers, client: Counting, label: str, seed: int, seconds: float, values: Mapping[str, float | None]
 ) -> None:
     """Tell trackers what a client has counted, and other values that are known."""
     if not trackers:
         return
-    counters = counted(client) | {"bits": 8.0 * client.exchange.bytes, "seconds": seconds}
-    known = {name: value for name, value in (counters | dict(values)).items() if value is not None and name != "round"}
-    if client.session.compression_error is None:
-        del known["compression_error"]
-    for neighbor, account in client.transport.accounts.items():
-        known |= {f"neighbour {neighbor}/{name}": float(getattr(account, name)) for name in _PER_LINK}
+    counters = counted(client) | {"bits": 8.0 * client.sent.bytes, "seconds": seconds}
+    measured = {name: value for name, value in counters.items() if name != "round" and not math.isnan(value)}
+    known = measured | {name: value for name, value in values.items() if value is not None}
+    for account in client.accounts():
+        known |= {f"neighbour {account['neighbor']}/{name}": float(account[name]) for name in _PER_LINK}
     trackers.event(Event(label, seed, client.t, known, client.rank))
 
 
@@ -95,7 +95,7 @@ def _is_number(value: object) -> bool:
 class Reporter:
     """Tells trackers of an optimiser's steps."""
 
-    def __init__(self, client: Client, trackers: Trackers, every: int) -> None:
+    def __init__(self, client: Counting, trackers: Trackers, every: int) -> None:
         self._client, self._trackers, self._every = client, trackers, every
         self._label, self._seed = client.method.info.title, client.streams.seeds[0]
         self._since, self._seen = time.perf_counter(), client.t
@@ -103,12 +103,12 @@ class Reporter:
         trackers.begin(self._label, self._seed, client.rank, self._settings())
 
     def _settings(self) -> Settings:
-        client, mixing = self._client, self._client.exchange.mixing
+        client, mixing = self._client, self._client.mixing
         return {
             "gossamer": __version__,
             "method": describe_method(client.method),
             "mixing": {"clients": mixing.clients, "rho": mixing.rho},
-            "codec": client.exchange.codec,
+            "codec": client.codec,
             "parameters": client.state.x.shape[1],
         }
 
