@@ -5,7 +5,7 @@ import logging
 import os
 import secrets
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -35,9 +35,12 @@ from gossamer.runtime.open.neighborhood import Neighborhood
 from gossamer.runtime.open.terms import Contents
 from gossamer.runtime.open.view import Members
 from gossamer.runtime.processes.client import packet_capacity
+from gossamer.runtime.transport.base import Account
 from gossamer.runtime.transport.curve import CurveOpener
 from gossamer.topology import Mixing
 
+_LINKS = int.from_bytes(b"open", "little")
+"""The run that links know. Whether the settings are the same is told by `Ask`, which can be answered by a sentence."""
 logger = logging.getLogger("gossamer.open")
 
 
@@ -51,6 +54,8 @@ class Neighbor:
     """Its next packets, not applied yet: one, and another if it has applied the first term and we have not."""
     is_late: bool = False
     is_done: bool = False
+    refused: str = ""
+    """Why it will not open an edge."""
     handed: dict[int, dict[int, Tensor]] | None = None
     """What it hands over: by client and tracker."""
 
@@ -96,7 +101,9 @@ class Conversation:
         self.members = Members(self.client, mixing.clients)
         self.neighbors = {j: Neighbor() for j in self.member.weights}
         longest = max(packet_capacity(method, x.shape[1], x.dtype, codec), 8 * x.shape[1]) + 64
-        self.links = Neighborhood(opener, self.neighbors, longest, self.run, silence)
+        self.accounts = {j: Account(j) for j in self.neighbors}
+        """What went to each possible neighbour and came from it: packets of edges, and nothing else."""
+        self.links = Neighborhood(opener, self.neighbors, longest, _LINKS, silence)
         self._reached: set[int] = set()
         self.cut_off: set[int] = set()
         """Clients that were in reach once, and are now in another part of the graph."""
@@ -146,9 +153,11 @@ class Conversation:
         elif isinstance(said, View):
             self._learn(j, said.records)
         elif isinstance(said, Refused):
+            known.refused = said.sentence
             logger.error("There is no edge to client %d: %s", j, said.sentence)
-            if self.waits_for_model:
-                raise InputError(f"Client {self.client} cannot join by client {j}: {said.sentence}")
+            is_alone = self.member.t == 0 and not self.member.edges
+            if self.waits_for_model or (is_alone and all(self.neighbors[k].refused for k in self.links.links)):
+                raise InputError(f"Client {self.client} cannot take part: {said.sentence}")
         elif edge is None or edge.number != said.edge:
             return  # of an edge that is closed
         elif isinstance(said, Term):
@@ -282,6 +291,15 @@ class Conversation:
             self.links.ban(j, f"sent a bad packet: {error}")
             return
         known.is_late = False
+        self.accounts[j].packets_received += 1
+        self.accounts[j].bytes_received += len(data)
+
+    def send_terms(self, packets: Mapping[int, bytes]) -> None:
+        """Send each of these neighbours the next packet of its edge."""
+        for j, data in packets.items():
+            self.links.send(j, Term(self.member.edges[j].number, data))
+            self.accounts[j].packets_sent += 1
+            self.accounts[j].bytes_sent += len(data)
 
     def _handed(self, j: int, said: Handover) -> None:
         flows, d = self.member.method.flows or (), self._x0.shape[1]

@@ -10,6 +10,7 @@ mean of the trackers is again the mean gradient of those who are present.
 
 from collections.abc import Mapping
 from dataclasses import fields, replace
+from typing import get_args
 
 import torch
 from torch import Tensor
@@ -27,7 +28,8 @@ from gossamer.topology import Mixing, MixingMatrix
 def check_open(method: Algorithm, mixing: Mixing) -> MixingMatrix:
     """Refuse a method or a network with which clients cannot come and go."""
     if method.flows is None:
-        remedy = "set order = 'stale'" if hasattr(method, "order") else "use BEER, MoTEF or CHOCO-SGD in stale order"
+        orders = next((get_args(one.type) for one in fields(method) if one.name == "order"), ())  # type: ignore[arg-type]
+        remedy = "set order='stale'" if "stale" in orders else "use BEER, MoTEF or CHOCO-SGD in stale order"
         raise InputError(f"Clients cannot come and go with {method.info.title}, which has no rule for that; {remedy}.")
     if not isinstance(mixing, MixingMatrix):
         raise InputError("Clients can come and go on a fixed graph of possible edges only, got a schedule.")
@@ -54,7 +56,7 @@ class Member(UnderWay):
         self.weights = {j: float(matrix.sparse[client, j]) for j in sorted(matrix.graph.neighbors(client))}
         """The weight of every possible edge; open ones take their weight from the client's own."""
         self.exchange = TermExchange(client, codec, run, matrix.rho)
-        self.session = Session(method, self.exchange, Streams([seed], [client], x.device), x)
+        self.session = Session(method, self.exchange, Streams([seed], [client], x.device), x.clone())
         self._known = {
             name: value.own for name, value in vars(method.init(x)).items() if hasattr(value, "settled")
         }  # what the ends of an edge believe where both are at the start of the run
@@ -90,14 +92,16 @@ class Member(UnderWay):
         """A neighbour's next packet, for `step`, or the one after it; a CodecError if it is not that."""
         return self.exchange.read(neighbor, data, after)
 
-    def step(self, oracle: Oracle, lr: float | Tensor, packets: Mapping[int, Contents]) -> dict[int, bytes]:
+    def step(
+        self, oracle: Oracle, lr: float | Tensor, packets: Mapping[int, Contents], *, measure: bool = False
+    ) -> dict[int, bytes]:
         """One round with these neighbours' next packets; a packet for each edge with nothing under way.
 
         A client that stood still goes on from the round of its neighbours, so that all come to the last round together.
         """
         self.session.t = max([self.t, *(packet.round for packet in packets.values())])
         self.exchange.take(packets)
-        self.session.take(self.session.look_ahead(oracle, lr))
+        self.session.take(self.session.look_ahead(oracle, lr, measure=measure))
         self.bytes += sum(len(data) for data in self.exchange.outbox.values())
         return self.exchange.outbox
 

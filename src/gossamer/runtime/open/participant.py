@@ -10,6 +10,7 @@ participant.finish()
 import logging
 import math
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -18,11 +19,12 @@ from torch import Tensor
 from gossamer.algorithms.base import Algorithm
 from gossamer.algorithms.round import Oracle
 from gossamer.errors import RunError, check_choice, check_positive
-from gossamer.runtime.open.control import Done, Term
+from gossamer.runtime.open.control import Closed, Done
 from gossamer.runtime.open.conversation import Conversation
 from gossamer.runtime.open.history import Step
 from gossamer.runtime.open.member import Member
 from gossamer.runtime.open.terms import Contents
+from gossamer.runtime.transport.base import Account
 from gossamer.runtime.transport.curve import CurveOpener
 from gossamer.topology import Mixing
 
@@ -100,19 +102,25 @@ class Participant:
             if not talk.began_at_start and self.member.edges:
                 return  # the run is under way, and others open their edges when they come
         if talk.waits_for_model or not self.member.edges:
-            reasons = "; ".join(f"client {j}: {link.reason}" for j, link in talk.links.links.items())
+            reasons = "; ".join(
+                f"client {j}: {talk.neighbors[j].refused or link.reason}" for j, link in talk.links.links.items()
+            )
             raise RunError(
                 f"Client {self.client} found no neighbour within {self.how.start_timeout:g} s "
                 f"({reasons or 'the peers file has none'})."
             )
 
-    def step(self, oracle: Oracle, lr: float | Tensor) -> None:
+    @property
+    def accounts(self) -> Mapping[int, Account]:
+        """What went over each possible edge, by neighbour; `hidden` is not counted."""
+        return self._talk.accounts
+
+    def step(self, oracle: Oracle, lr: float | Tensor, *, measure: bool = False) -> None:
         """One round, with the packets that are there in time."""
         packets = self._collect()
-        sent = self.member.step(oracle, lr, packets)
+        sent = self.member.step(oracle, lr, packets, measure=measure)
         self._talk.note(Step(tuple(sorted(packets))))
-        for j, data in sent.items():
-            self._talk.links.send(j, Term(self.member.edges[j].number, data))
+        self._talk.send_terms(sent)
 
     def leave(self, timeout: float = 10.0) -> None:
         """Leave on purpose: a neighbour takes over what the edges have added to the tracker."""
@@ -136,7 +144,10 @@ class Participant:
         talk.end()
 
     def close(self) -> None:
-        """End at once."""
+        """End at once: the neighbours need not wait until this client is silent."""
+        self._talk.is_over = True
+        for j, edge in self.member.edges.items():
+            self._talk.links.send(j, Closed(edge.number))
         self._talk.end()
 
     def _collect(self) -> dict[int, Contents]:
@@ -152,7 +163,10 @@ class Participant:
                     self._talk.neighbors[j].is_late = True
                     logger.info("Client %d is late in round %d; the step goes on without it.", j, self.t)
                 break
+            before = time.monotonic()
             self._listen(min(left, _POLL))
+            for j in missing:
+                self.accounts[j].waiting += (time.monotonic() - before) / len(missing)
         self.waited += time.monotonic() - asked
         return self._talk.there(self.member.waiting)
 
