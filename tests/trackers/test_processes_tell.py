@@ -72,7 +72,7 @@ def plain_loop(rank: int) -> Any:
         losses.append(loss.item())
     optimizer.close()
     traffic, accounts = optimizer.traffic, optimizer.client.accounts()
-    return traffic, accounts, optimizer.client.exchange.bytes, kept.begun, kept.events, kept.closed, losses
+    return traffic, accounts, optimizer.client.sent.bytes, kept.begun, kept.events, kept.closed, losses
 
 
 def test_the_optimisers_traffic_and_events() -> None:

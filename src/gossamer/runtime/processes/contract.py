@@ -9,6 +9,7 @@ from gossamer.algorithms.round import Oracle
 from gossamer.compression.base import Codec
 from gossamer.records.checkpoint import Checkpoint
 from gossamer.records.typed import Settings
+from gossamer.runtime.session import Session
 from gossamer.streams import Streams
 from gossamer.topology import Mixing
 
@@ -85,6 +86,10 @@ class Counting(Protocol):
 
 class TrainingClient(Leaving, Counting, Protocol):
     """What a training loop drives."""
+
+    @property
+    def session(self) -> Session:
+        """The method under way."""
 
     @property
     def should_stop(self) -> bool:

@@ -23,6 +23,11 @@ _START_SECONDS = 300.0  # for all processes to start and read their data, at lea
 _open: "list[Ranks]" = []
 
 
+def has_group() -> bool:
+    """Whether there is a process group, or torchrun or a launcher has started this process as a rank of one."""
+    return dist.is_initialized() or "RANK" in os.environ
+
+
 def leave_all() -> None:
     """Give back every process group that was made here, at the end of a program."""
     for ranks in reversed(_open[:]):  # the first may have made the group of all processes, which goes last

@@ -1,10 +1,7 @@
 """A `torch.optim.Optimizer` for one client of a network: the same methods, on a training loop of your own."""
 
 import contextlib
-import functools
-import math
 import os
-import zlib
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Literal
@@ -14,29 +11,28 @@ from torch import Tensor, nn
 
 from gossamer._version import __version__
 from gossamer.algorithms.base import Algorithm
-from gossamer.algorithms.dsgd import DSGD
 from gossamer.algorithms.schedules import Schedule
 from gossamer.compression.base import CODECS, Codec
-from gossamer.errors import InputError, check_choice, check_integer, check_nonnegative, check_positive
+from gossamer.errors import InputError, check_choice, check_integer, check_nonnegative
 from gossamer.fingerprint import digest
-from gossamer.records.checkpoint import Checkpoint, Checkpoints, common, needed
+from gossamer.records.checkpoint import Checkpoint, Checkpoints, needed
 from gossamer.records.identity import describe_method, difference
-from gossamer.runtime.gradients.oracle import SameOracle
-from gossamer.runtime.processes.client import Client
+from gossamer.runtime.open.participant import Openness
+from gossamer.runtime.processes.contract import TrainingClient
 from gossamer.runtime.processes.leaving import close_at_exit
-from gossamer.runtime.processes.ranks import Ranks
 from gossamer.runtime.processes.reporting import LinkTraffic, Reporter
-from gossamer.runtime.training.averaging import Average, modules_of
+from gossamer.runtime.training.averaging import modules_of
 from gossamer.runtime.training.inner import Inner
+from gossamer.runtime.training.lockstep import Lockstep
+from gossamer.runtime.training.open_client import OpenClient, opener_of, openness
 from gossamer.runtime.training.parameters import Parameters
 from gossamer.runtime.training.training import TrainingLoop
 from gossamer.runtime.transport.base import Open
-from gossamer.runtime.tuning.caution import warn_of_gamma
 from gossamer.streams import STREAMS
 from gossamer.topology import MixingMatrix
 from gossamer.trackers.base import Heard, Trackers
 
-_GOSSIP_SHRINKS = 1000.0  # how much closer the models come by gossip alone, unless told otherwise
+_INSTEAD = "keep the model's own state_dict, and come back with a neighbour's model by `join`"
 
 
 class DecentralizedOptimizer(torch.optim.Optimizer):
@@ -46,12 +42,17 @@ class DecentralizedOptimizer(torch.optim.Optimizer):
     `step` as with any optimiser. A step sends one packet to each neighbour; BEER needs theirs in the next
     step only, so packets travel while the next gradient is computed.
 
+    Without torchrun, and with `transport=opened(peers, key)` of `gossamer.runtime.transport.curve`, it is a client of
+    an open run, whose clients come and go: those that are lost or leave are not waited for, and others join. Which
+    client this is follows from its key.
+
     Args:
         params: Parameters, or groups of them with their own `lr` and `weight_decay`. Those that are frozen now
             (`requires_grad=False`) are left alone.
         method: Such as `gossamer.BEER(...)`. What it asks of the full gradient is taken from the first minibatch: an
             optimiser never sees more.
-        mixing: The mixing matrix, of as many clients as there are processes; rank i is client i.
+        mixing: The mixing matrix, of as many clients as there are processes; rank i is client i. In an open run, the
+            possible edges.
         inner: An optimiser of the same parameters, such as `torch.optim.AdamW(...)`, whose steps take the place of the
             gradient. `backward`, clipping, schedulers of `inner` and `step` are as ever; there is one round in `every`
             steps. The method's `lr` multiplies the sum of these steps, and is usually 1.
@@ -61,11 +62,19 @@ class DecentralizedOptimizer(torch.optim.Optimizer):
         seed: Of the compressor's randomness; the same on all ranks.
         codec: How packets are written: `"auto"`, the shorter of `"fixed"` width and `"entropy"`-coded.
         initial: `"check"` that all ranks begin with the same parameters, or `"broadcast"` those of rank 0.
-        timeout: Seconds after which a silent neighbour is an error.
+        timeout: Seconds after which a silent neighbour is an error, or in an open run is gone.
         transport: `"gloo"`, over TCP, the name of another registered transport, or a function that opens one (see
             `gossamer.runtime.transport.base`).
         trackers: Hear of the steps of this process, as in `gossamer.simulate`: see `track`.
         track_every: Steps between two events.
+        patience: Seconds that a step of an open run waits for late neighbours; None waits until their packets have come
+            or they are gone.
+        join: Join an open run that is under way, with the model of this neighbour: its name, address or number in the
+            peers file. The parameters are set to that model, and `rounds` is that of the neighbour. Buffers, such as
+            batch norm's running statistics, stay this client's own.
+        open: `gossamer.runtime.open.participant.Openness`: all that can be said of an open run's waiting, in place of
+            `patience` and `timeout`.
+        history: A file to which an open run appends what happens to this client, one event per line.
     """
 
     def __init__(
@@ -85,19 +94,12 @@ class DecentralizedOptimizer(torch.optim.Optimizer):
         transport: str | Open = "gloo",
         trackers: Iterable[Heard] = (),
         track_every: int = 1,
+        patience: float | None = None,
+        join: str | int | None = None,
+        open: Openness | None = None,
+        history: str | os.PathLike[str] | None = None,
     ) -> None:
-        if not isinstance(method, Algorithm):
-            raise InputError(f"`method` must be a method such as gossamer.BEER(...), got {method!r}.")
-        if not isinstance(mixing, MixingMatrix):
-            raise InputError(f"`mixing` must be made by gossamer.mixing_matrix(graph), got {type(mixing).__name__}.")
-        if method.needs is not None:
-            raise InputError(
-                f"{method.info.title} needs {method.needs.value}, which an optimiser never sees; BEER does not."
-            )
-        if isinstance(method.lr, Schedule):
-            raise InputError(
-                f"`lr` of an optimiser's method must be a number, got {method.lr}; use torch.optim.lr_scheduler."
-            )
+        _check(method, mixing)
         if inner is None and (every != 1 or outer_momentum):
             raise InputError("`every` and `outer_momentum` are those of `inner`, an optimiser such as AdamW; give one.")
         if inner is not None and weight_decay:
@@ -105,8 +107,10 @@ class DecentralizedOptimizer(torch.optim.Optimizer):
         check_choice("initial", initial, ("check", "broadcast"))
         check_choice("codec", codec, CODECS)
         followers, track_every = Trackers(trackers), check_integer("track_every", track_every, 1)
-        self._client: Client | None = None
-        self._transport = transport
+        opener = opener_of(transport, patience=patience, join=join, open=open, history=history)
+        self._client: TrainingClient | None = None
+        self._lockstep: Lockstep | None = None
+        self._open: OpenClient | None = None
         self._mixing, self._method = mixing, method.with_minibatch_start()
         super().__init__(params, {"lr": method.lr, "weight_decay": check_nonnegative("weight_decay", weight_decay)})
         self._parameters = Parameters(self.param_groups, method)
@@ -114,31 +118,21 @@ class DecentralizedOptimizer(torch.optim.Optimizer):
         x = self._parameters.row()
         method.check_dimension(x.shape[1])
         method.check_mixing(mixing.lambda_min)
-        ranks = self._ranks = Ranks(check_positive("timeout", timeout))
-        if ranks.rank == 0:
-            warn_of_gamma(method, x.shape[1], mixing.rho)
-        if ranks.size != mixing.clients:
-            raise InputError(
-                f"The mixing matrix is of {mixing.clients} clients, but {ranks.size} processes were started: "
-                "one process per client."
-            )
-        facts = self._facts(x, seed, codec)
-        ranks.agree(facts | {"`initial`": initial})
-        if initial == "broadcast":
-            x = ranks.broadcast(x)
+        facts, how = self._facts(x, seed, codec), {"seed": seed, "codec": codec}
+        if opener is None:
+            given: Any = {"initial": initial, "timeout": timeout, "transport": transport} | how
+            self._lockstep = Lockstep(self._method, mixing, x, facts, **given)
+            self._client = self._lockstep.client
         else:
-            ranks.agree(
-                {"the initial model": digest(x)},
-                "call torch.manual_seed with the same seed before you make the model, or pass initial='broadcast'",
-                show=False,
-            )
-        run = zlib.crc32(str(ranks.share(os.urandom(8).hex())[0]).encode())
-        self._identity = {"client": ranks.rank, **facts}
-        self._client = Client(
-            self._method, mixing, ranks.rank, x, ranks=ranks, seed=seed, codec=codec, run=run, transport=transport
-        )
-        self._gossips = 0
-        self._joins = 0
+            if initial == "broadcast":
+                raise InputError(
+                    "initial='broadcast' needs all clients at once, and in an open run they come and go; call "
+                    "torch.manual_seed with the same seed before you make the model, or pass `join`."
+                )
+            waits = openness(open, patience, timeout, opener.start_timeout)
+            given = {"how": waits, "join": join, "history": history} | how
+            self._client = self._open = OpenClient(self._method, mixing, x, opener, facts=facts, **given)
+        self._identity = {"client": self._client.rank, **facts}
         self._training = TrainingLoop(self._client, self._parameters, local)
         self._reporter = Reporter(self._client, followers, track_every)
         self._forget = close_at_exit(self._client)
@@ -160,14 +154,19 @@ class DecentralizedOptimizer(torch.optim.Optimizer):
         }
 
     @property
-    def client(self) -> Client:
+    def client(self) -> TrainingClient:
         """This process's half of the method: its state, its links and what went over them."""
         assert self._client is not None
         return self._client
 
     @property
+    def present(self) -> set[int]:
+        """The clients that take part: in an open run, those of this part of the graph, as far as is known."""
+        return set(range(self._mixing.clients)) if self._open is None else self._open.present
+
+    @property
     def rounds(self) -> int:
-        """Rounds done."""
+        """Rounds done. In an open run, a client that stood still goes on from the round of its neighbours."""
         return self.client.t
 
     @property
@@ -223,17 +222,18 @@ class DecentralizedOptimizer(torch.optim.Optimizer):
         leave after the same round, a few rounds after the last has run out of data: as many as a word needs from one
         end of the graph to the other.
         """
+        lockstep = self._all("join()", "call close() after the last round, and the others go on")
         yield
         if self.should_stop or self.client.is_closed:
             return  # all ranks were asked to stop, and have
-        self._joins += 1
-        exchange, name = self.client.exchange, f"join {self._joins} of run {self.client.run}"
         with self._or_give_up(), torch.no_grad():
-            if exchange.stop is None and self._ranks.is_last(name):
-                self.client.ask_to_stop(pause=True)
-            while exchange.stop is None or self.rounds < exchange.stop:
-                self._training.idle()
-            exchange.go_on()
+            lockstep.idle(self._training)
+
+    def _all(self, what: str, instead: str) -> Lockstep:
+        """All ranks together, where there are such."""
+        if self._lockstep is None:
+            raise InputError(f"`{what}` needs all clients at once, and in an open run they come and go; {instead}.")
+        return self._lockstep
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """As in any optimiser, while it is made; afterwards the vector that travels has its length."""
@@ -252,9 +252,9 @@ class DecentralizedOptimizer(torch.optim.Optimizer):
         precision, for so many `rounds`: by default as many as bring the models a thousand times closer together.
         """
         check_choice("how", how, ("exact", "gossip"))
+        lockstep = self._all("average_model", "evaluate the model of this client, which mixing keeps near the others")
         own, modules = self._parameters.row(), modules_of(self._parameters.trained) if model is None else [model]
-        mean = self._ranks.mean if how == "exact" else functools.partial(self._gossip, rounds=rounds)
-        average = Average(self._ranks, own, modules, mean)
+        average = lockstep.average(own, modules, how, rounds)
         self._parameters.place(average.model[None])
         average.exchange_buffers()
         try:
@@ -272,21 +272,6 @@ class DecentralizedOptimizer(torch.optim.Optimizer):
         with self.average_model(model, **how):
             return {name: value.detach().clone() for name, value in model.state_dict().items()}
 
-    def _gossip(self, x: Tensor, rounds: int | None) -> Tensor:
-        """W x, so many times over: DSGD where every gradient is zero."""
-        slowest = 1 - self._mixing.rho
-        enough = 1 if slowest < 1e-12 else math.ceil(math.log(_GOSSIP_SHRINKS) / -math.log(slowest))
-        many = enough if rounds is None else check_integer("rounds", rounds, 1)
-        self._gossips += 1
-        run, channel = self.client.run ^ self._gossips, 1 + self._gossips % 4096
-        how: Any = {"ranks": self._ranks, "run": run, "channel": channel, "transport": self._transport}
-        client = Client(DSGD(lr=1.0), self._mixing, self._ranks.rank, x, **how)
-        for _ in range(many):
-            client.step(SameOracle(), 0.0)
-        client.close()
-        mixed: Tensor = client.state.x
-        return mixed
-
     def state_dict(self) -> dict[str, Any]:
         """As of any optimiser, with the method's state; the exchange under way is waited for."""
         saved, facts = self._training.save()
@@ -295,6 +280,7 @@ class DecentralizedOptimizer(torch.optim.Optimizer):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on from a `state_dict` of the same method, network and rank; the parameters are set, too."""
+        self._all("load_state_dict", _INSTEAD)
         kept = state_dict.get("client")
         identity = kept.get("identity") if isinstance(kept, dict) else None
         if not isinstance(kept, dict) or identity != self._identity:
@@ -325,7 +311,7 @@ class DecentralizedOptimizer(torch.optim.Optimizer):
             found.update({checkpoint.round: checkpoint for checkpoint in self._checkpoints(folder, 1).usable()})
             return sorted(found)
 
-        start = common(self._ranks.share_or_refuse(usable))
+        start = self._all("resume", _INSTEAD).common(usable)
         if start is None:
             return 0
         self._training.restore(found[start])
@@ -340,23 +326,50 @@ class DecentralizedOptimizer(torch.optim.Optimizer):
         return start
 
     def _checkpoints(self, folder: str | os.PathLike[str], every: int) -> Checkpoints:
-        apart = self.client.reach * (1 if self._inner is None else self._inner.every)
+        apart = self._all("save", _INSTEAD).client.reach * (1 if self._inner is None else self._inner.every)
         keep = needed(apart, check_integer("every", every, 1))
-        return Checkpoints(Path(folder), f"client{self._ranks.rank}", self._identity, keep)
+        return Checkpoints(Path(folder), f"client{self.client.rank}", self._identity, keep)
 
     def ask_to_stop(self) -> None:
-        """Have all ranks stop after the same step, by a word in the packets: for a handler of SIGTERM, say."""
+        """Have all ranks stop after the same step, by a word in the packets: for a handler of SIGTERM, say.
+
+        In an open run this client alone stops, and the others go on; call `leave` then.
+        """
         self.client.ask_to_stop()
 
     @property
     def should_stop(self) -> bool:
-        """Whether this is the step after which all ranks stop, because one was asked to."""
-        stop = self.client.stop
-        return stop is not None and self.client.t >= stop and not self.client.exchange.is_pause
+        """Whether this is the step after which to stop, because `ask_to_stop` was called."""
+        return self.client.should_stop
+
+    def leave(self) -> None:
+        """Leave an open run before its last round: a neighbour takes over this client's part of the tracker."""
+        if self._open is None:
+            raise InputError("All ranks stop together in this run; call `ask_to_stop` instead of `leave`.")
+        self._forget()
+        if not self._open.is_closed:
+            self._open.leave()
+        self._reporter.close()
 
     def close(self) -> None:
-        """Take leave of the neighbours; done at the end of the program, too."""
+        """Take leave of the neighbours after the last round; done at the end of the program, too."""
         self._forget()
         if not self.client.is_closed:
             self.client.close()
         self._reporter.close()
+
+
+def _check(method: Algorithm, mixing: MixingMatrix) -> None:
+    """Refuse what an optimiser cannot run."""
+    if not isinstance(method, Algorithm):
+        raise InputError(f"`method` must be a method such as gossamer.BEER(...), got {method!r}.")
+    if not isinstance(mixing, MixingMatrix):
+        raise InputError(f"`mixing` must be made by gossamer.mixing_matrix(graph), got {type(mixing).__name__}.")
+    if method.needs is not None:
+        raise InputError(
+            f"{method.info.title} needs {method.needs.value}, which an optimiser never sees; BEER does not."
+        )
+    if isinstance(method.lr, Schedule):
+        raise InputError(
+            f"`lr` of an optimiser's method must be a number, got {method.lr}; use torch.optim.lr_scheduler."
+        )

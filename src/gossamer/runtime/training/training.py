@@ -11,7 +11,7 @@ from gossamer.kernels import begin, tensors
 from gossamer.records.checkpoint import Checkpoint
 from gossamer.records.typed import Settings
 from gossamer.runtime.gradients.oracle import GivenOracle, LoopOracle, SameOracle
-from gossamer.runtime.processes.client import Client
+from gossamer.runtime.processes.contract import TrainingClient
 from gossamer.runtime.training.inner import Inner
 from gossamer.runtime.training.parameters import Parameters
 
@@ -19,7 +19,7 @@ from gossamer.runtime.training.parameters import Parameters
 class TrainingLoop:
     """A client whose gradients are those that `backward` leaves in a model's parameters."""
 
-    def __init__(self, client: Client, parameters: Parameters, inner: Inner | None) -> None:
+    def __init__(self, client: TrainingClient, parameters: Parameters, inner: Inner | None) -> None:
         self._client, self._parameters, self._inner = client, parameters, inner
         self._correction: Tensor | None = None
         self._last: Tensor | None = None

@@ -122,6 +122,14 @@ class CurveOpener:
         """What the peers file said about a client when it was last there."""
         return self._known[client]
 
+    def find(self, who: str | int) -> int:
+        """The client with this name, address or number in the peers file."""
+        for peer in self._peers.values():
+            if str(who) in (peer.name, peer.address, str(peer.client)):
+                return peer.client
+        names = ", ".join(peer.name for peer in self._peers.values())
+        raise InputError(f"No peer has the name, address or number {str(who)!r}; the peers file has {names}.")
+
     def reload(self) -> None:
         """Read the peers file again. If it is not valid, the old one remains, and the log says why."""
         try:
