@@ -1,6 +1,7 @@
 """Round trips and throughput of the encrypted transport (`curve`) against gloo's, in one run.
 
-    python benchmarks/transports.py [--blocks 7] [--json]
+    python -m benchmarks.transports [--blocks 7] [--json]
+    python -m benchmarks.transports --mbit 10 [--blocks 7] [--json]
 
 Two processes on loopback. For each size, both transports are opened, and blocks alternate between them:
 
@@ -9,10 +10,15 @@ Two processes on loopback. For each size, both transports are opened, and blocks
 
 Times are medians over blocks, of both processes. The ratio is curve / gloo for round trips (below 1 is faster), and for
 throughput as well (above 1 is faster).
+
+With `--mbit`, a ring of four hosts in network namespaces runs BEER with gsgd_5 and d = 1,000,000 over links of that
+many Mbit/s, and blocks of 10 rounds alternate between the transports. Needs root, `ip`, `tc` and `ethtool`.
 """
 
 import argparse
+import ctypes
 import json
+import os
 import socket
 import tempfile
 import time
@@ -21,18 +27,25 @@ from pathlib import Path
 from statistics import median
 
 import torch
-from processes import spawn
+import torch.distributed as dist
 
+import gossamer as gs
+from benchmarks.links.hosts import Hosts, probe
+from benchmarks.processes import spawn
 from gossamer.compression import packet
 from gossamer.compression.dense import Dense
+from gossamer.runtime.gradients.oracle import SameOracle
+from gossamer.runtime.processes.client import Client
 from gossamer.runtime.processes.ranks import Ranks
-from gossamer.runtime.transport.base import Opening, Transport
+from gossamer.runtime.transport.base import Open, Opening, Transport
 from gossamer.runtime.transport.curve import opened
 from gossamer.runtime.transport.gloo import GlooTransport
 from gossamer.runtime.transport.peers import write_keys
 
 SIZES = (214, 26_000, 4_000_000)
 AT_ONCE = 4
+HOSTS, ROUNDS = 4, 10
+_NEWNET = 0x40000000
 Seen = dict[str, dict[str, float]]
 
 
@@ -86,16 +99,74 @@ def measure(rank: int, folder: str, blocks: int) -> list[Seen]:
     return results
 
 
-def prepare(folder: Path) -> None:
-    """Keys, and a peers file with two free ports."""
-    held = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
+def prepare(folder: Path, addresses: list[str]) -> None:
+    """Keys, and a peers file."""
     tables = []
-    for client, server in enumerate(held):
+    for client, address in enumerate(addresses):
         key = write_keys(folder / str(client)).public.decode()
-        address = f"127.0.0.1:{server.getsockname()[1]}"
         tables.append(f'[[peer]]\nclient = {client}\nname = "{client}"\naddress = "{address}"\nkey = "{key}"\n')
-        server.close()
     (folder / "peers.toml").write_text("".join(tables))
+
+
+def free_addresses() -> list[str]:
+    """Two on loopback."""
+    held = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
+    addresses = [f"127.0.0.1:{server.getsockname()[1]}" for server in held]
+    for server in held:
+        server.close()
+    return addresses
+
+
+def rounds(rank: int, folder: str, blocks: int, namespaces: list[str]) -> dict[str, float]:
+    """Seconds per round of BEER at one of four hosts, by transport."""
+    with Path("/var/run/netns", namespaces[rank]).open() as file:
+        if ctypes.CDLL(None, use_errno=True).setns(file.fileno(), _NEWNET):
+            raise OSError(ctypes.get_errno(), f"cannot enter the namespace {namespaces[rank]}")
+    os.environ["GLOO_SOCKET_IFNAME"] = "eth0"
+    store = dist.FileStore(f"{folder}/store", HOSTS)  # type: ignore[attr-defined]
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=HOSTS)
+    ranks = Ranks(60)
+    curve = opened(Path(folder) / "peers.toml", Path(folder) / str(rank) / "key.secret")
+    method = gs.BEER(lr=0.01, gamma=0.3, compressor=gs.gsgd(5))
+    mixing, x = gs.mixing_matrix(gs.ring(HOSTS)), torch.zeros(1, 1_000_000)
+    gradient = torch.randn(1, 1_000_000, generator=torch.Generator().manual_seed(rank))
+    transports: dict[str, Open] = {"gloo": GlooTransport, "curve": curve}
+    clients = {
+        name: Client(method, mixing, rank, x, ranks=ranks, channel=channel, transport=transport)
+        for channel, (name, transport) in enumerate(transports.items())
+    }
+    seen: dict[str, list[float]] = {name: [] for name in clients}
+    with torch.no_grad():
+        for block in range(blocks + 1):
+            for name, client in clients.items():
+                ranks.share(block)  # all begin together, and the link is idle
+                began = time.perf_counter()
+                for _ in range(ROUNDS):
+                    client.step(SameOracle(gradient), 0.01)
+                client.session.settle()
+                if block:
+                    seen[name].append((time.perf_counter() - began) / ROUNDS)
+    for client in clients.values():
+        client.close()
+    ranks.leave()
+    sent = clients["gloo"].exchange.bytes_total / clients["gloo"].t
+    return {"bytes": sent} | {name: median(times) for name, times in seen.items()}
+
+
+def on_slow_links(mbit: float, blocks: int) -> dict[str, float]:
+    """Seconds per round, by transport, and their ratio."""
+    probe()
+    with tempfile.TemporaryDirectory() as folder, Hosts(HOSTS, delay_ms=0.0) as hosts:
+        hosts.shape(mbit)
+        prepare(Path(folder), [f"{hosts.address(i)}:5555" for i in range(HOSTS)])
+        names = [hosts.namespace(i) for i in range(HOSTS)]
+        every = spawn(HOSTS, rounds, folder, blocks, names, seconds=600)
+    gloo, curve = (max(one[name] for one in every) for name in ("gloo", "curve"))
+    sent = max(one["bytes"] for one in every)
+    return {"Mbit/s": mbit, "bytes per round": sent, "bytes / bandwidth s": sent * 8e-6 / mbit, "gloo s": gloo} | {
+        "curve s": curve,
+        "curve / gloo": curve / gloo,
+    }
 
 
 def rows(both: list[list[Seen]]) -> list[dict[str, float]]:
@@ -116,10 +187,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--blocks", type=int, default=7, help="turns of the measurements")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    parser.add_argument("--mbit", type=float, help="time rounds over links of that many Mbit/s instead")
     options = parser.parse_args()
     torch.set_num_threads(1)
+    if options.mbit is not None:
+        found = on_slow_links(options.mbit, options.blocks)
+        print(json.dumps(found) if options.json else "  ".join(f"{name} {value:.4g}" for name, value in found.items()))
+        return
     with tempfile.TemporaryDirectory() as folder:
-        prepare(Path(folder))
+        prepare(Path(folder), free_addresses())
         lines = rows(spawn(2, measure, folder, options.blocks, seconds=300))
     if options.json:
         print(json.dumps(lines, indent=2))
