@@ -81,9 +81,9 @@ class BEER(Algorithm):
     examples = variants({"lr": 0.05, "gamma": 0.2}, {"start": "minibatch"}, {"tracker": "reevaluated"}, {"h0": "model"})
 
     @property
-    def flows(self) -> tuple[Flow, ...]:
-        """Line 6 adds gamma G (W - I) to V."""
-        return (Flow("v", "g", self.gamma),)
+    def flows(self) -> tuple[Flow, ...] | None:
+        """Line 6 adds gamma G (W - I) to V. A client that joins has no old model whose gradient V contains."""
+        return (Flow("v", "g", self.gamma),) if self.tracker == "stored" else None
 
     def init(self, x: Tensor) -> BEERState:
         """G^0 = 0, and so is H^0 unless `h0` says otherwise; V^0 is taken in the first step."""

@@ -30,15 +30,18 @@ def replay(options: argparse.Namespace) -> int:
         if saved is not None and int(saved.facts["t"]) == member.t:
             same = torch.equal(saved.tensors["model"][:, : member.state.x.shape[1]], member.state.x.cpu())
         rows.append(_Row(client, client in players.members, member.t, member.bytes, same))
-    models = torch.cat([member.state.x for member in players.members.values()])
-    values = run.experiment.problem.evaluate(models.mean(dim=0, keepdim=True))
-    mean = {name: float(value[0]) for name, value in values.items()}
+    mean = None
+    if players.members:
+        models = torch.cat([member.state.x for member in players.members.values()])
+        values = run.experiment.problem.evaluate(models.mean(dim=0, keepdim=True))
+        mean = {name: float(value[0]) for name, value in values.items()}
     if options.json:
         show_json({"clients": [row._asdict() for row in rows], "mean_model": mean})
     else:
         for row in rows:
             print(row)
-        print("mean model: " + ", ".join(f"{name} {value:.6g}" for name, value in mean.items()))
+        numbers = [f"{name} {value:.6g}" for name, value in (mean or {}).items()]
+        print("mean model: " + (", ".join(numbers) or "none, since nobody is present"))
     return 1 if any(row.same_model is False for row in rows) else 0
 
 

@@ -119,17 +119,28 @@ def read_history(path: str | os.PathLike[str]) -> list[Event]:
     """The events of one client; a last line that was cut off, as by a kill, is left out."""
     where, events = f"The history '{os.fspath(path)}'", list[Event]()
     try:
-        lines = Path(path).read_text().split("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{where} cannot be read: {error}.") from None
+        lines = Path(path).read_text(errors="replace").split("\n")
+    except OSError as error:
+        raise DataError(f"{where} cannot be read: {error.strerror or error}.") from None
     for number, text in enumerate(lines[:-1], start=1):
         try:
             content = json.loads(text)
             kind = _KINDS[content.pop("event")]
-            if set(content) != {one.name for one in fields(kind)}:
+            types = {one.name: one.type for one in fields(kind)}
+            if set(content) != set(types) or not all(_is(content[name], type) for name, type in types.items()):
                 raise ValueError
             values: Any = {name: tuple(value) if isinstance(value, list) else value for name, value in content.items()}
             events.append(kind(**values))
         except (ValueError, KeyError, TypeError, AttributeError):
             raise DataError(f"{where} has no event in line {number}: {text[:80]!r}.") from None
     return events
+
+
+def _is(value: object, type: Any) -> bool:
+    """Whether JSON has a value of this type; numbers are never negative."""
+    if type == tuple[int, ...]:
+        return isinstance(value, list) and all(_is(one, int) for one in value)
+    if type == int | None:
+        return value is None or _is(value, int)
+    is_number = isinstance(value, int) and not isinstance(value, bool)
+    return is_number and value >= 0 if type is int else isinstance(value, type)  # type: ignore[operator]

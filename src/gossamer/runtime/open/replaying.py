@@ -8,9 +8,10 @@ from torch import Tensor
 
 from gossamer.algorithms.base import Algorithm
 from gossamer.compression.base import Codec
-from gossamer.errors import DataError, InputError
+from gossamer.errors import DataError
 from gossamer.problems.base import Problem
-from gossamer.runtime.gradients.oracle import BatchOracle
+from gossamer.runtime.gradients.local import LocalSteps
+from gossamer.runtime.gradients.oracle import BatchOracle, LocalOracle
 from gossamer.runtime.open.history import (
     Begin,
     Close,
@@ -24,9 +25,9 @@ from gossamer.runtime.open.history import (
     Release,
     Step,
 )
-from gossamer.runtime.open.member import Member
+from gossamer.runtime.open.member import Member, check_open
 from gossamer.runtime.open.terms import Contents
-from gossamer.runtime.start import X0, starting_models
+from gossamer.runtime.start import X0, check_common, starting_models
 from gossamer.streams import Streams
 from gossamer.topology import Mixing
 
@@ -48,8 +49,16 @@ class Replay:
         x0: X0 = None,
         codec: Codec = "fixed",
         run: int = 0,
+        local: LocalSteps | None = None,
     ) -> None:
+        check_open(method, mixing)
+        if not history:
+            raise DataError("The history has no clients.")
+        for i in history:
+            if not 0 <= i < problem.clients:
+                raise DataError(f"The history has client {i}, but the problem has clients 0 to {problem.clients - 1}.")
         self.method, self.problem, self.mixing, self.batch_size = method, problem, mixing, batch_size
+        self.local = local
         self.seed, self.codec, self.run_number = seed, codec, run
         self.members: dict[int, Member] = {}
         """Those who are present."""
@@ -60,6 +69,7 @@ class Replay:
         self._starts: dict[int, Tensor] = {
             i: starting_models(x0, problem.only(i), Streams([seed], [i], problem.device)) for i in self._history
         }
+        check_common(method, torch.cat(list(self._starts.values())), len(self._starts))
         self._problems = {i: problem.only(i) for i in self._history}
         self._packets: dict[tuple[int, int, int, int], bytes] = {}
         self._models: dict[tuple[int, int, int], Tensor] = {}
@@ -92,7 +102,9 @@ class Replay:
         try:
             if event is None or not self._do(client, event):
                 return False
-        except (KeyError, ValueError, InputError):
+        except (KeyError, ValueError) as error:
+            if isinstance(event, Step) and isinstance(error, ValueError):
+                raise  # of the method or the problem
             raise DataError(f"The history of client {client} has {event}, which is not possible there.") from None
         self._at[client] += 1
         return True
@@ -132,9 +144,11 @@ class Replay:
     def _part(self, member: Member, event: Release | Inherit) -> bool:
         """A neighbour left on purpose."""
         neighbor, number = event.neighbor, member.edges[event.neighbor].number
-        packets = self._next(member, [neighbor] if event.has_packet else [])
         left = self._handed.get((neighbor, number))
-        if packets is None or (isinstance(event, Inherit) and left is None):
+        if isinstance(event, Inherit) and left is None:
+            return False
+        packets = self._next(member, [neighbor] if event.has_packet else [])
+        if packets is None:
             return False
         member.absorb(packets)
         if isinstance(event, Release):
@@ -170,6 +184,9 @@ class Replay:
 
     def _next(self, member: Member, neighbors: Sequence[int]) -> dict[int, Contents] | None:
         """The next packet of each of these neighbours; None if one is not there yet."""
+        for j in neighbors:
+            if not member.edges[j].is_waiting:
+                raise KeyError(j)
         keys = {j: (j, member.client, member.edges[j].number, member.edges[j].applied + 1) for j in neighbors}
         if any(key not in self._packets for key in keys.values()):
             return None
@@ -180,7 +197,8 @@ class Replay:
         if packets is None:
             return False
         client = member.client
-        oracle = BatchOracle(self._problems[client], member.streams, member.t, self.batch_size, self._buffers[client])
+        given = self._problems[client], member.streams, member.t, self.batch_size, self._buffers[client]
+        oracle = BatchOracle(*given) if self.local is None else LocalOracle(self.local, *given)
         for j, data in member.step(oracle, self.method.lr_at(member.t), packets).items():
             self._packets[client, j, member.edges[j].number, member.edges[j].said] = data
         self._buffers[client] = oracle.buffers

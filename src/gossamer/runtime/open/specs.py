@@ -1,15 +1,14 @@
 """A spec as an open run: one client of it in this process, or all of them again from a history."""
 
-import tomllib
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from gossamer.algorithms.base import Algorithm
-from gossamer.errors import InputError, unknown
+from gossamer.errors import InputError
 from gossamer.records import checkpoint
 from gossamer.records.identity import settings
 from gossamer.runtime.experiment import Experiment
@@ -19,13 +18,11 @@ from gossamer.runtime.open.history import Event, read_history
 from gossamer.runtime.open.member import Member, check_open
 from gossamer.runtime.open.participant import Openness, Participant
 from gossamer.runtime.open.replaying import Replay
-from gossamer.runtime.open.timetable import Down, Frozen, Happens, Joins, Leaves, Lost, timetable
+from gossamer.runtime.open.simulated.events_file import read_events
+from gossamer.runtime.open.simulated.timetable import timetable
 from gossamer.runtime.start import check_common, describe_start, starting_models
 from gossamer.runtime.transport.curve import CurveOpener
 from gossamer.streams import Streams
-
-_EVENTS: dict[str, type[Happens]] = {"lost": Lost, "leaves": Leaves, "joins": Joins, "frozen": Frozen, "down": Down}
-_SETTINGS = ("patience", "gone_after", "delay", "jitter", "seed", "absent")
 
 
 @dataclass(frozen=True)
@@ -115,57 +112,20 @@ class OpenRun:
     def replay(self, history: dict[int, list[Event]], run: int = 0) -> Replay:
         """The same again from a history."""
         spec = self.experiment.spec
-        if self.local is not None:
-            raise InputError("The history of a run with local steps cannot be replayed yet; leave out `local`.")
         how: Any = {"batch_size": spec.batch_size, "seed": spec.seeds[0], "x0": spec.x0, "codec": spec.codec or "auto"}
-        return Replay(self.method, self.experiment.problem, self.experiment.mixing, history, run=run, **how)
+        given = self.method, self.experiment.problem, self.experiment.mixing, history
+        return Replay(*given, run=run, local=self.local, **how)
 
     def history(self, path: Path) -> dict[int, list[Event]]:
         """What a folder of histories recorded, or what a TOML file of events leads to."""
         if path.is_dir():
-            found = {int(one.stem.removeprefix("client")): one for one in sorted(path.glob("client*.history"))}
+            named = {one: one.stem.removeprefix("client") for one in sorted(path.glob("client*.history"))}
+            found = {int(number): one for one, number in named.items() if number.isdecimal()}
             if not found:
                 raise InputError(f"The folder '{path}' has no files client*.history.")
             return {client: read_history(one) for client, one in sorted(found.items())}
         mixing = check_open(self.method, self.experiment.mixing)
-        return timetable(mixing, rounds=self.rounds, **read_events(path))
-
-
-def read_events(path: Path) -> Any:
-    """The arguments of `timetable` in a TOML file with one table [[event]] per event.
-
-    patience = 3.0
-
-    [[event]]
-    lost = 3
-    at = 500
-    """
-    try:
-        tables = tomllib.loads(path.read_text())
-    except OSError as error:
-        raise InputError(f"The events file '{path}' cannot be read: {error.strerror or error}.") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"The events file '{path}' is not TOML: {error}.") from None
-    rows = tables.pop("event", [])
-    for name in tables:
-        if name not in _SETTINGS:
-            raise unknown("setting", name, [*_SETTINGS, "event"], owner=f"The events file '{path}'")
-    return {**tables, "events": [_event(row, number, path) for number, row in enumerate(rows, start=1)]}
-
-
-def _event(row: Any, number: int, path: Path) -> Happens:
-    owner = f"Event {number} in '{path}'"
-    kinds = [name for name in _EVENTS if name in row]
-    if len(kinds) != 1:
-        raise InputError(f"{owner} must have one of {', '.join(_EVENTS)}, got {', '.join(row) or 'nothing'}.")
-    _, *times = (one.name for one in fields(_EVENTS[kinds[0]]))
-    if set(row) != {kinds[0], *times}:
-        raise InputError(f"{owner} must have {kinds[0]}, {', '.join(times)}, got {', '.join(row)}.")
-    who: Any = tuple(row[kinds[0]]) if isinstance(row[kinds[0]], list) else row[kinds[0]]
-    try:
-        return _EVENTS[kinds[0]](who, *(float(row[name]) for name in times))
-    except (TypeError, ValueError):
-        raise InputError(f"{owner} must have numbers in {', '.join(times)}, got {row}.") from None
+        return timetable(mixing, rounds=self.rounds, **read_events(path, mixing, self.rounds))
 
 
 def _write_model(folder: Path, member: Member, model: torch.Tensor) -> None:

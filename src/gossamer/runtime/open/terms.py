@@ -60,7 +60,10 @@ class Spoken(NamedTuple):
 
 @dataclass(frozen=True)
 class EdgeTerms:
-    """H for each open edge, in the order of the neighbours. All in float64."""
+    """H for each open edge, in the order of the neighbours. All in float64.
+
+    Memory: 3 d numbers per open edge. An edge that closes gives its rows back.
+    """
 
     name: str
     exchange: "TermExchange" = field(repr=False)

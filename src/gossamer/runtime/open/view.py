@@ -1,7 +1,8 @@
 """Who is there: every client tells all others which edges it has open, as link-state routing does.
 
 A record is uint32 client, uint64 stamp, uint32 version, uint16 count, and the neighbours as uint32. The stamp is when
-the client's process began; of two records the later one counts. A record that is new is passed on.
+the client's process began; of two records the later one counts. A record that is new is passed on. A client that hears
+a later record of itself than its own, because its clock was set back, takes a later stamp.
 """
 
 import struct
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 from gossamer.errors import CodecError
 
 _HEAD = struct.Struct("<IQIH")
+_LATEST = 2**64 - 1
 
 
 @dataclass(frozen=True)
@@ -65,9 +67,12 @@ class Members:
             if max((client, *neighbors)) >= self._clients:
                 raise CodecError(f"client {max((client, *neighbors))} is not in the graph.")
             found, known = Standing(stamp, version, neighbors), self._known.get(client)
-            if client != self.client and (known is None or found.age > known.age):
-                self._known[client] = found
-                fresh.append(client)
+            if known is not None and found.age <= known.age:
+                continue
+            if client == self.client and known is not None:
+                found = Standing(min(stamp + 1, _LATEST), 0, known.neighbors)
+            self._known[client] = found
+            fresh.append(client)
         return self.records(fresh)
 
     def reachable(self) -> set[int]:

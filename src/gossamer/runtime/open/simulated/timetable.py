@@ -1,4 +1,4 @@
-"""Histories that were made up: who is slow, who leaves and joins, and which links are down, in units of a usual round.
+"""From events to histories: what each client does, and when.
 
     events = [Lost(3, 500.0), Joins(3, 1000.0)]
     history = timetable(mixing, rounds=2000, events=events)
@@ -12,7 +12,9 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from gossamer.errors import InputError
+import networkx as nx
+
+from gossamer.errors import check_integer, check_nonnegative, check_positive
 from gossamer.runtime.open.history import (
     Begin,
     Close,
@@ -25,53 +27,9 @@ from gossamer.runtime.open.history import (
     Release,
     Step,
 )
+from gossamer.runtime.open.simulated.events import Down, Frozen, Happens, check_events
 from gossamer.topology import MixingMatrix
 from gossamer.topology.plans import uniform
-
-
-@dataclass(frozen=True)
-class Lost:
-    """A client is gone without a word; its neighbours notice `gone_after` later."""
-
-    client: int
-    at: float
-
-
-@dataclass(frozen=True)
-class Leaves:
-    """A client leaves on purpose."""
-
-    client: int
-    at: float
-
-
-@dataclass(frozen=True)
-class Joins:
-    """A client joins, or comes back, with the model of a neighbour that is present."""
-
-    client: int
-    at: float
-
-
-@dataclass(frozen=True)
-class Frozen:
-    """A client does nothing for a while."""
-
-    client: int
-    begin: float
-    end: float
-
-
-@dataclass(frozen=True)
-class Down:
-    """A link carries nothing for a while; its packets arrive afterwards."""
-
-    edge: tuple[int, int]
-    begin: float
-    end: float
-
-
-Happens = Lost | Leaves | Joins | Frozen | Down
 
 
 @dataclass
@@ -86,6 +44,8 @@ class _Edge:
     rounds: deque[int] = field(default_factory=deque)
     """Those of its packets that have arrived and are not applied yet."""
     is_late: bool = False
+    arrives: float = 0.0
+    """When the last packet that was sent arrives; none overtakes another."""
 
 
 @dataclass
@@ -100,7 +60,10 @@ class _Client:
     asked: float | None = None
     """Since when it waits for packets."""
     leaves: bool = False
+    returns: bool = False
+    """Whether it joins again as soon as it has left."""
     debts: set[int] = field(default_factory=set)
+    """The clients with which it shares what somebody left behind."""
 
 
 def timetable(
@@ -119,7 +82,8 @@ def timetable(
 
     Args:
         mixing: The possible edges.
-        rounds: How many rounds each client takes; one that joins goes on from its neighbour's.
+        rounds: How many rounds each client takes; one that joins goes on from its neighbour's. One that joins after its
+            neighbours have taken theirs has nothing to do, and one that leaves after its own stays.
         events: What happens, in units of a usual round.
         absent: The clients that are not there at the start.
         patience: How long a step waits for a late edge; None waits until the neighbour is gone.
@@ -128,6 +92,13 @@ def timetable(
         jitter: Up to how much longer, drawn from the seed for every packet.
         seed: Of the jitter.
     """
+    check_integer("rounds", rounds, 1)
+    check_integer("seed", seed, 0, 2**64 - 1)
+    for name, value in (("gone_after", gone_after), ("delay", delay), ("jitter", jitter)):
+        check_nonnegative(name, value)
+    if patience is not None:
+        check_positive("patience", patience)
+    check_events(mixing, events, absent)
     return _Timetable(mixing, rounds, events, patience, gone_after, delay, jitter, seed).run(absent)
 
 
@@ -146,8 +117,8 @@ class _Timetable:
         self.graph, self.rounds, self.patience, self.gone_after = mixing, rounds, patience, gone_after
         self.delay, self.jitter, self.seed = delay, jitter, seed
         self.clients = {i: _Client(i) for i in range(mixing.clients)}
-        self.frozen = [one for one in events if isinstance(one, Frozen)]
-        self.down = [one for one in events if isinstance(one, Down)]
+        self.frozen = sorted((one for one in events if isinstance(one, Frozen)), key=lambda one: one.begin)
+        self.down = sorted((one for one in events if isinstance(one, Down)), key=lambda one: one.begin)
         self.happens = [one for one in events if not isinstance(one, Frozen | Down)]
         self._queue: list[tuple[float, int, str, tuple[int, ...]]] = []
         self._count, self._numbers, self._packets = itertools.count(), itertools.count(1), itertools.count()
@@ -163,6 +134,8 @@ class _Timetable:
             self._plan(0.0, "ready", i, self.clients[i].life)
         for one in self.happens:
             self._plan(one.at, type(one).__name__, one.client)
+        for frozen in self.frozen:
+            self._plan(frozen.end, "wakes", frozen.client)
         while self._queue:
             now, _, kind, facts = heapq.heappop(self._queue)
             getattr(self, f"_on_{kind.lower()}")(now, *facts)
@@ -172,7 +145,7 @@ class _Timetable:
         heapq.heappush(self._queue, (at, next(self._count), kind, facts))
 
     def _appear(self, client: _Client, begin: Begin) -> None:
-        client.is_present, client.leaves, client.t, client.asked = True, False, begin.t, None
+        client.is_present, client.leaves, client.returns, client.t, client.asked = True, False, False, begin.t, None
         client.life += 1
         client.events.append(begin)
 
@@ -205,6 +178,11 @@ class _Timetable:
         if not self._try(now, client) and self.patience is not None:
             self._plan(now + self.patience, "impatient", i, life, client.t)
 
+    def _on_wakes(self, now: float, i: int) -> None:
+        """Packets may have come while it was frozen."""
+        if self.clients[i].asked is not None:
+            self._try(now, self.clients[i])
+
     def _on_impatient(self, now: float, i: int, life: int, t: int) -> None:
         client = self.clients[i]
         if client.life != life or client.t != t or client.asked is None:
@@ -215,6 +193,10 @@ class _Timetable:
 
     def _try(self, now: float, client: _Client) -> bool:
         """Take the step if nothing must be waited for."""
+        if self._awake(client.number, now) > now:
+            return False
+        if client.leaves:
+            self._give_up(client)
         waiting = {j: edge for j, edge in client.edges.items() if edge.said > edge.applied}
         if any(edge.came <= edge.applied and (client.leaves or not edge.is_late) for edge in waiting.values()):
             return False
@@ -231,7 +213,8 @@ class _Timetable:
         for j, edge in client.edges.items():
             if edge.said == edge.applied:
                 edge.said += 1
-                self._plan(self._arrival(now, client.number, j), "packet", client.number, j, edge.number, client.t)
+                edge.arrives = max(edge.arrives, self._arrival(now, client.number, j))
+                self._plan(edge.arrives, "packet", client.number, j, edge.number, client.t)
         client.t += 1
         self._plan(now + 1.0, "ready", client.number, client.life)
         return True
@@ -253,24 +236,22 @@ class _Timetable:
             return
         edge.came += 1
         edge.rounds.append(t)
-        if client.asked is not None and self._awake(j, now) == now:
+        if client.asked is not None:
             self._try(now, client)
 
     def _on_lost(self, now: float, i: int) -> None:
+        if not self.clients[i].is_present:
+            return  # it came too late
         client = self._end(i)
         client.events.append(Gone())
         for j, edge in list(client.edges.items()):
             self._plan(now + self.gone_after, "gone", j, i, edge.number)
         client.edges = {}
-        for other in self.clients.values():
-            if i in other.debts:
-                self._plan(now + self.gone_after, "forget", other.number, i, other.life)
+        self._forget()
 
     def _end(self, i: int) -> _Client:
         client = self.clients[i]
-        if not client.is_present:
-            raise InputError(f"Client {i} is not there to be lost or to leave.")
-        client.is_present = False
+        client.is_present, client.asked = False, None
         client.life += 1
         client.debts = set()
         return client
@@ -283,66 +264,86 @@ class _Timetable:
             return
         del client.edges[j]
         client.events.append(Close(j))
+        self._forget()
         if client.asked is not None:
             self._try(now, client)
 
-    def _on_forget(self, now: float, i: int, j: int, life: int) -> None:
-        client = self.clients[i]
-        if client.life == life and j in client.debts:
-            client.debts.discard(j)
-            client.events.append(Forget(j))
+    def _forget(self) -> None:
+        """Where the graph has fallen apart, what was shared with clients out of reach is taken out."""
+        if not any(client.debts for client in self.clients.values()):
+            return
+        known: nx.Graph[int] = nx.Graph((client.number, j) for client in self.clients.values() for j in client.edges)
+        parts = {i: part for part in nx.connected_components(known) for i in part}
+        for client in self.clients.values():
+            for other in sorted(client.debts - parts.get(client.number, set())):
+                client.debts.discard(other)
+                client.events.append(Forget(other))
 
     def _on_leaves(self, now: float, i: int) -> None:
         """It goes once it has the packets that are under way; it sends no others."""
         client = self.clients[i]
-        if not client.is_present:
-            raise InputError(f"Client {i} is not there to be lost or to leave.")
-        client.leaves = True
-        if client.asked is not None:
+        client.leaves = client.is_present
+        if client.is_present and client.asked is not None:
             self._try(now, client)
 
+    def _is_done(self, i: int) -> bool:
+        return self.clients[i].t == self.rounds
+
+    def _give_up(self, client: _Client) -> None:
+        """Who leaves does not wait for those that have taken all their rounds and send no more."""
+        for j, edge in list(client.edges.items()):
+            mine = self.clients[j].edges.get(client.number)
+            if self._is_done(j) and mine is not None and edge.said > edge.applied == edge.came == mine.said:
+                del client.edges[j], self.clients[j].edges[client.number]
+                client.events.append(Close(j))
+                self.clients[j].events.append(Close(client.number))
+                self._forget()
+
     def _depart(self, now: float, client: _Client, applied: tuple[int, ...]) -> None:
-        heir = min(client.edges, default=None)
+        """A neighbour takes over. It may be lost already without their knowing it; the others will then forget it."""
+        heir = next((j for j in sorted(client.edges) if not self._is_done(j)), None)
         client.events.append(Leave(heir, applied))
-        for j, edge in sorted(client.edges.items()):
+        there = [j for j in sorted(client.edges) if client.number in self.clients[j].edges]
+        for j in there:
             other = self.clients[j]
             mine = other.edges.pop(client.number)
-            has_packet = mine.applied < edge.applied
-            if heir == j:
+            has_packet = mine.applied < client.edges[j].applied
+            if heir is None:
+                other.events.append(Close(client.number))
+            elif heir == j:
                 other.events.append(Inherit(client.number, has_packet))
                 other.debts |= set(client.edges) - {j}
-            elif heir is not None:
+            else:
                 other.events.append(Release(client.number, heir, has_packet))
                 other.debts.add(heir)
-        for other in self.clients.values():
-            if client.number in other.debts:
-                other.debts.discard(client.number)
-                other.events.append(Forget(client.number))
-        neighbors = list(client.edges)
         self._end(client.number)
         client.edges = {}
-        for j in neighbors:
+        self._forget()
+        for j in there:
             if self.clients[j].asked is not None:
                 self._try(now, self.clients[j])
+        if client.returns:
+            self._plan(now, "joins", client.number)
 
     def _on_joins(self, now: float, i: int) -> None:
         client = self.clients[i]
-        if client.is_present:
-            raise InputError(f"Client {i} is there already.")
-        there = [j for j in sorted(self.graph.neighbors(i)) if self.clients[j].is_present]
-        if not there:
-            raise InputError(f"Client {i} cannot join at {now:g}: none of its neighbours is there.")
-        for j in there:
-            if i in self.clients[j].edges:  # it comes back before it was known to be gone
-                del self.clients[j].edges[i]
-                self.clients[j].events.append(Close(i))
+        client.returns = client.is_present and client.leaves
+        near = [self.clients[j] for j in self.graph.neighbors(i)]
+        there = [one.number for one in near if one.is_present and not one.leaves and not self._is_done(one.number)]
+        if client.is_present or not there:
+            return
+        for other in self.clients.values():  # it comes back before it was known to be gone
+            if other.edges.pop(i, None) is not None:
+                other.events.append(Close(i))
+            if i in other.debts:
+                other.debts.discard(i)
+                other.events.append(Forget(i))
         first = self.clients[there[0]]
         number = next(self._numbers)
         self._appear(client, Begin(first.t, first.number, number))
         for j in there:
-            other = self.clients[j]
             number = number if j == there[0] else next(self._numbers)
-            for one, neighbor, how in ((client, j, "theirs"), (other, i, "own")):
+            for one, neighbor, how in ((client, j, "theirs"), (self.clients[j], i, "own")):
                 one.edges[neighbor] = _Edge(number)
                 one.events.append(Open(neighbor, number, how))
         self._plan(now, "ready", i, client.life)
