@@ -18,8 +18,8 @@ from gossamer.records.schema import ClientCount, End, LinkCount, Row
 from gossamer.records.typed import Settings, read_as
 from gossamer.runtime.exchange.rows import network_of
 from gossamer.runtime.measure import measure
+from gossamer.runtime.processes.group import Group
 from gossamer.runtime.processes.journal import Counters, Journal
-from gossamer.runtime.processes.ranks import Ranks
 from gossamer.runtime.transport.base import Failure
 from gossamer.topology import Mixing
 
@@ -49,7 +49,7 @@ class RankResult:
 
 
 def merge(
-    problem: Problem | None, mixing: Mixing, ranks: Ranks, reporter: int, folder: Path, results: list[RankResult]
+    problem: Problem | None, mixing: Mixing, ranks: Group, reporter: int, folder: Path, results: list[RankResult]
 ) -> None:
     """Bring the journals of every run to the reporter, which alone has the whole problem, measures and writes."""
     everyone: Any = zip(*ranks.share([result.shared() for result in results]), strict=True)

@@ -5,7 +5,7 @@ import json
 import os
 import socket
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -14,12 +14,12 @@ import torch.distributed as dist
 from torch import Tensor
 
 from gossamer.errors import InputError, RunError
+from gossamer.runtime.processes.group import START_SECONDS, Group
 
 PATIENCE = timedelta(days=30)  # where nobody but the neighbour decides how long it takes
 NO_TAG = 0x5FFF  # on which nothing is ever sent
 _COLLECT_TAG, _WAIT_TAG = 0x5FFE, 0x5FFD
 _LOOPBACK = ("lo", "lo0")  # Linux, macOS
-_START_SECONDS = 300.0  # for all processes to start and read their data, at least
 _open: "list[Ranks]" = []
 
 
@@ -34,7 +34,7 @@ def leave_all() -> None:
         ranks.leave()
 
 
-class Ranks:
+class Ranks(Group):
     """The processes of a run, one a client, and what they settle together before the first round and after the last.
 
     Collectives are used here alone; between the first round and the last there are packets between neighbours only.
@@ -42,7 +42,7 @@ class Ranks:
 
     def __init__(self, timeout: float = 60.0) -> None:
         self.timeout = timeout
-        self._settle_seconds = max(timeout, _START_SECONDS)
+        self._settle_seconds = max(timeout, START_SECONDS)
         limit = timedelta(seconds=self._settle_seconds)
         self._group: Any = None
         if not dist.is_initialized():
@@ -74,31 +74,6 @@ class Ranks:
             dist.all_gather(every, padded, group=self._group)
         texts = [one[: int(n)].numpy().tobytes() for one, n in zip(every, lengths, strict=True)]
         return [json.loads(text) for text in texts]
-
-    def share_or_refuse(self, find: Callable[[], Any]) -> list[Any]:
-        """What `find` returns on every rank, by rank; an InputError on any rank is raised on all of them."""
-        try:
-            fact, refusal = find(), None
-        except InputError as error:
-            fact, refusal = None, str(error)
-        every = self.share([fact, refusal])
-        for _, sentence in every:
-            if sentence is not None:
-                raise InputError(sentence)
-        return [fact for fact, _ in every]
-
-    def agree(
-        self, facts: dict[str, Any], remedy: str = "start every rank with the same settings", show: bool = True
-    ) -> None:
-        """Raise, on every rank, if any rank's facts are not those of rank 0: the first that differs is named."""
-        every = self.share(facts)
-        for rank, theirs in enumerate(every):
-            for name in every[0] | theirs:
-                one, other = every[0].get(name), theirs.get(name)
-                if one != other:
-                    differ = f"is {_short(other)} on rank {rank}, but {_short(one)} on rank 0"
-                    differ = differ if show else f"on rank {rank} differs from that on rank 0"
-                    raise InputError(f"The ranks do not agree: {name} {differ}; {remedy}.")
 
     def mean(self, x: Tensor) -> Tensor:
         """The mean of every rank's tensor, in float64: a collective, for what is measured and not for training."""
@@ -155,6 +130,9 @@ class Ranks:
         if dist.is_initialized():
             dist.destroy_process_group(group)
 
+    def give_up(self, error: BaseException) -> None:
+        """Nothing is told: gloo closes its connections with the process, which the others notice at once."""
+
     def isend(self, tensor: Tensor, to: int, tag: int) -> Any:
         """Start to send; the tensor must stay as it is until the work was waited for."""
         return self._pairs.send([tensor], to, tag)  # as dist.isend does, without looking the group up every time
@@ -175,9 +153,9 @@ class Ranks:
 
 
 def _meet(limit: timedelta) -> None:
-    """Find the other ranks: at $GOSSAMER_STORE, where Gossamer's launcher started them, or else as torchrun says.
+    """Find the other ranks: in the file $GOSSAMER_STORE, where Gossamer's launcher started them, or as torchrun says.
 
-    A store on one host is a file, and then nothing listens beyond loopback, whatever the environment asks for.
+    With a file nothing listens beyond loopback, whatever the environment asks for.
     """
     place = os.environ.get("GOSSAMER_STORE")
     if place is None:
@@ -185,35 +163,10 @@ def _meet(limit: timedelta) -> None:
         dist.init_process_group("gloo", timeout=limit)
         return
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    store: Any
-    if place.startswith("tcp://"):
-        address, _, port = place.removeprefix("tcp://").rpartition(":")
-        _choose_interface(address)
-        store = dist.TCPStore(address, int(port), size, is_master=False, timeout=limit)  # type: ignore[attr-defined]
-    else:
-        names = [name for _, name in socket.if_nameindex()]
-        os.environ["GLOO_SOCKET_IFNAME"] = next(name for name in (*_LOOPBACK, *names) if name in names)
-        store = dist.FileStore(place, size)  # type: ignore[attr-defined]
+    names = [name for _, name in socket.if_nameindex()]
+    os.environ["GLOO_SOCKET_IFNAME"] = next(name for name in (*_LOOPBACK, *names) if name in names)
+    store = dist.FileStore(place, size)  # type: ignore[attr-defined]
     dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=limit)
-
-
-def host_store(peer: str) -> tuple[Any, str]:
-    """A store where the ranks of several hosts meet, and its place for $GOSSAMER_STORE.
-
-    It listens on one address only, that by which this host reaches the peer. What is in it is never unpickled.
-    """
-    try:
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-            probe.connect((peer, 9))  # of UDP, so nothing is sent
-            address = probe.getsockname()[0]
-        listener = socket.create_server((address, 0))
-    except OSError as error:
-        raise RunError(f"Host {socket.gethostname()} cannot reach host {peer!r}: {error.strerror or error}.") from None
-    port = listener.getsockname()[1]
-    store = dist.TCPStore(  # type: ignore[attr-defined]
-        address, port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach()
-    )
-    return store, f"tcp://{address}:{port}"
 
 
 def _choose_interface(master: str) -> None:
@@ -240,8 +193,3 @@ def reason(error: BaseException) -> str:
     """What gloo says, without where in its source it says so."""
     text = str(error).strip().split("\n")[0]
     return text.split("] ", 1)[-1].split(". This ")[0].rstrip(".") or type(error).__name__
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else text[:77] + "..."

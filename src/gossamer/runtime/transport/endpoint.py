@@ -36,7 +36,7 @@ _LINGER_MS = 1000
 _BACKLOG = 64
 _TICK = 0.1
 _AGAIN = 0.2  # seconds between two attempts to connect, or two greetings
-_KEEP_ALIVE = 2.0
+_KEEP_ALIVE = 2.0  # at most, between two signs of life
 _BIND_SECONDS = 5.0
 _AT_ONCE = 100  # messages read before other work has its turn
 _LOST = zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
@@ -249,7 +249,7 @@ class Endpoint:
         if link.is_connected and link.connects and now - link.heard > self._timeout / 2:
             self._drop(link, "the connection broke (nothing came)", linger=0)
         elif link.is_connected:
-            if now - link.spoke > (_TICK if link.received > link.told else _KEEP_ALIVE):
+            if now - link.spoke > (_TICK if link.received > link.told else min(_KEEP_ALIVE, self._timeout / 6)):
                 self._acknowledge(link)
         elif link.connects and now >= link.due and link.neighbor in self.peers:
             link.due = now + _AGAIN
