@@ -83,7 +83,9 @@ def launch(parser: Parser) -> None:
     parser.add("--max-restarts", "N", "restart from checkpoints up to N times when a process dies", type=int)
     parser.add("--timeout", "S", "seconds to wait for a neighbour (default: 60)", type=float, default=60.0)
     parser.add("--tensorboard", "DIR", "write TensorBoard events of every process there: its loss, bytes, waiting time")
-    parser.add("--hosts", "A,B:2", "start on these hosts; HOST:N runs N clients on that host")
+    parser.add("--hosts", "A,B:2", "start on these hosts; HOST:N runs N clients on that host; links ask for a key")
+    ports = "with --hosts: the clients of a host listen at ports P, P+1, ... (default: free ones)"
+    parser.add("--port", "P", ports, type=int)
     parser.add("--rsh", None, "command that runs a command on a host (default: ssh)", default="ssh")
     flags = parser.add_argument_group("for torchrun", "passed on unchanged if --nnodes is above 1")
     for name in TORCHRUN:

@@ -24,7 +24,11 @@ logger = logging.getLogger(__name__)
 LAUNCHED = "GOSSAMER_LAUNCHED"
 """Environment variable: set if the standard streams of a process belong to a launcher."""
 STORE = "GOSSAMER_STORE"
-"""Environment variable: where ranks find each other, a file or tcp://HOST:PORT."""
+"""Environment variable: the file where the ranks of one host find each other; empty on several hosts."""
+KEYS = "GOSSAMER_KEYS"
+"""Environment variable: the folder with the keys of a host's ranks and the peers file; empty on one host."""
+GRAPH = "GOSSAMER_GRAPH"
+"""Environment variable: a digest of the graph, by which ranks tell whether their spec is that of the launcher."""
 _STOP = b"s"
 _LONGEST_LINE = 4000  # a pipe takes a line of this length in one piece, so lines of several ranks do not mix
 _SEND_SECONDS = 5.0
@@ -44,8 +48,8 @@ class Kind(enum.StrEnum):
     """How a rank ended: its sentence and exit code."""
     EXIT = "exit"
     """A process is gone."""
-    STORE = "store"
-    """Where ranks find each other."""
+    PEER = "peer"
+    """The address and the public key of a rank."""
 
 
 @dataclass(frozen=True)
@@ -149,9 +153,9 @@ class Launcher:
         while os.read(0, 1):
             self.wants_stop = True
         logger.error("Rank %d ends, because its launcher has ended.", self.rank)
-        store = os.environ.get(STORE, "")
-        if store and "://" not in store:
-            shutil.rmtree(Path(store).parent, ignore_errors=True)  # which the launcher can no longer remove
+        store, keys = os.environ.get(STORE), os.environ.get(KEYS)
+        for folder in [*([Path(store).parent] if store else []), *([Path(keys)] if keys else [])]:
+            shutil.rmtree(folder, ignore_errors=True)  # which the launcher can no longer remove
         os._exit(1)
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
-from gossamer.cli.launching.events import LAUNCHED, STORE, Event, Kind, Lifeline, reading
+from gossamer.cli.launching.events import KEYS, LAUNCHED, STORE, Event, Kind, Lifeline, reading
 
 Events = queue.SimpleQueue[Event]
 _KILL_SECONDS = 2.0  # for torchrun to end its ranks
@@ -28,7 +28,7 @@ class Fleet(Protocol):
     """Whether failed ranks are restarted without a call of `start`."""
 
     def start(self, attempt: int) -> None:
-        """Start every rank, with a new store."""
+        """Start every rank."""
 
     def poll(self) -> bool:
         """Record which processes have ended; return whether any still runs."""
@@ -56,6 +56,8 @@ class Job:
     count: int = 0
     attempt: int = 0
     store: str = ""
+    keys: str = ""
+    """The folder of the keys, on several hosts."""
     variables: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -144,7 +146,7 @@ class Host(_Processes):
         for local in range(job.count):
             rank = job.first + local
             about = {"RANK": rank, "LOCAL_RANK": local, "WORLD_SIZE": job.size, "LOCAL_WORLD_SIZE": job.count}
-            own = {**about, "GOSSAMER_ATTEMPT": job.attempt, LAUNCHED: 1, STORE: job.store}
+            own = {**about, "GOSSAMER_ATTEMPT": job.attempt, LAUNCHED: 1, STORE: job.store, KEYS: job.keys}
             variables = {**job.variables, **{name: str(value) for name, value in own.items()}}
             self._start(rank, command, variables, logs / f"rank{rank}.log")
         self._started()

@@ -3,6 +3,10 @@
 The launcher writes one JSON object per line to an agent's standard input, and reads events from its standard output:
 both travel inside the ssh connection. When the standard input of an agent closes, because its launcher or the
 connection has ended, the agent ends its ranks.
+
+Every agent makes a key pair for each of its ranks and reports the public keys, with the addresses where the ranks will
+listen. The launcher sends the peers file made of them to all agents with the command to start. A secret key never
+leaves its host.
 """
 
 import contextlib
@@ -22,9 +26,10 @@ from pathlib import Path
 
 from gossamer.cli.launching.events import Event, Kind, reading
 from gossamer.cli.launching.fleet import Events, Host, Job
+from gossamer.cli.launching.keys import Places, write_peers
 from gossamer.cli.lines import complain
 from gossamer.errors import GossamerError, InputError
-from gossamer.runtime.processes.ranks import host_store
+from gossamer.runtime.transport.peers import Peer, peers_text
 
 _KILL_SECONDS = 1.0
 _POLL_SECONDS = 0.05
@@ -33,10 +38,10 @@ _POLL_SECONDS = 0.05
 class _Do(enum.StrEnum):
     """What an agent is to do."""
 
-    STORE = "store"
-    """Make the store where ranks find each other, reachable from `peer`."""
+    KEYS = "keys"
+    """Make the keys of the ranks of `job` and choose their ports, reachable from `peer`."""
     START = "start"
-    """Start the ranks of `job`."""
+    """Start the ranks; `peers` is the content of the peers file."""
     STOP = "stop"
     KILL = "kill"
 
@@ -46,14 +51,17 @@ class _Command:
     """One line from a launcher to an agent."""
 
     do: _Do
-    peer: str = ""
     job: Job | None = None
+    host: str = ""
+    peer: str = ""
+    port: int = 0
+    peers: str = ""
 
     @classmethod
     def read(cls, line: bytes) -> "_Command":
         content = json.loads(line)
         job = None if content["job"] is None else Job(**content["job"])
-        return cls(_Do(content["do"]), content["peer"], job)
+        return cls(**content | {"do": _Do(content["do"]), "job": job})
 
 
 def parse_hosts(text: str, clients: int) -> dict[str, int]:
@@ -81,33 +89,36 @@ def _address(name: str) -> str:
 
 
 class SeveralHosts:
-    """A fleet on several hosts, with its store on the first of them."""
+    """A fleet on several hosts, whose ranks meet over links that ask for a key."""
 
     restarts_itself = False
 
-    def __init__(self, hosts: Mapping[str, int], rsh: str, job: Job) -> None:
+    def __init__(self, hosts: Mapping[str, int], rsh: str, job: Job, port: int = 0) -> None:
         self.events: Events = queue.SimpleQueue()
-        self._hosts, self._rsh, self._job = hosts, rsh, job
+        self._hosts, self._rsh, self._job, self._port = hosts, rsh, job, port
         self._agents: list[_Agent] = []
         self._is_started = False
 
     def start(self, attempt: int) -> None:
-        """Start the agents; `poll` starts the ranks once the first agent has made the store."""
+        """Start the agents; `poll` starts the ranks once every agent has made its keys."""
         self._is_started, self._agents, first = False, [], 0
         for name, count in self._hosts.items():
             variables = {**self._job.variables, "GOSSAMER_REPORTER": str(int(first == 0))}
             job = replace(self._job, first=first, count=count, attempt=attempt, variables=variables)
             self._agents.append(_Agent(name, self._rsh, job, self.events))
             first += count
-        others = [_address(name) for name in self._hosts][1:]
-        self._agents[0].send(_Command(_Do.STORE, peer=others[0] if others else ""))
+        names = [_address(name) for name in self._hosts]
+        for at, agent in enumerate(self._agents):
+            peer = names[1 if at == 0 else 0] if len(names) > 1 else ""
+            agent.send(_Command(_Do.KEYS, job=agent.job, host=names[at], peer=peer, port=self._port))
 
     def poll(self) -> bool:
-        """Start the ranks if the store is ready; record which have ended, and return whether any still runs."""
-        if not self._is_started and self._agents and self._agents[0].store:
+        """Start the ranks if all keys are made; record which have ended, and return whether any still runs."""
+        if not self._is_started and all(len(agent.peers) == agent.job.count for agent in self._agents):
             self._is_started = True
+            text = peers_text(peer for agent in self._agents for _, peer in sorted(agent.peers.items()))
             for agent in self._agents:
-                agent.send(_Command(_Do.START, job=replace(agent.job, store=self._agents[0].store)))
+                agent.send(_Command(_Do.START, peers=text))
         return self._is_running()
 
     def _is_running(self) -> bool:
@@ -120,10 +131,11 @@ class SeveralHosts:
     def kill(self) -> None:
         """Have every agent kill its ranks, then close the connections."""
         for agent in self._agents:
+            agent.is_killed = True
             agent.send(_Command(_Do.KILL))
         deadline = time.monotonic() + _KILL_SECONDS
-        while self._is_running() and time.monotonic() < deadline:
-            time.sleep(_POLL_SECONDS)
+        while any(agent.process.poll() is None for agent in self._agents) and time.monotonic() < deadline:
+            time.sleep(_POLL_SECONDS)  # agents remove their keys
         for agent in self._agents:
             agent.process.kill()
 
@@ -144,7 +156,9 @@ class _Agent:
 
     def __init__(self, name: str, rsh: str, job: Job, events: Events) -> None:
         self.name, self.job, self._events = name, job, events
-        self.store = ""
+        self.peers: dict[int, Peer] = {}
+        """The ranks of the host, once their keys are made."""
+        self.is_killed = False
         self._gone: set[int] = set()
         words, path = shlex.split(rsh), Path(job.logs) / f"host-{_address(name)}.log"
         variables = [f"{key}={value}" for key, value in job.variables.items()]
@@ -182,7 +196,8 @@ class _Agent:
                 lines = self._log.read_text(errors="replace").splitlines() if self._log.exists() else []
                 last = f": {lines[-1].strip()[:200]}" if lines else ""
                 sentence = f"The connection to host {self.name!r} ended with exit code {code}{last}"
-                self._events.put(Event(Kind.END, self.job.first, sentence.rstrip(".") + ".", code=1))
+                if not self.is_killed:
+                    self._events.put(Event(Kind.END, self.job.first, sentence.rstrip(".") + ".", code=1))
                 for rank in sorted(ranks - self._gone):
                     self._gone.add(rank)
                     self._events.put(Event(Kind.EXIT, rank, code=1))
@@ -198,56 +213,84 @@ class _Agent:
         self._reader.join(1.0)
 
     def _receive(self, event: Event) -> None:
-        if event.kind is Kind.STORE:
-            self.store = event.sentence
+        if event.kind is Kind.PEER:
+            if event.rank in range(self.job.first, self.job.first + self.job.count):
+                address, _, key = event.sentence.partition(" ")
+                host = _address(self.name)
+                self.peers[event.rank] = Peer(event.rank, f"rank {event.rank} on {host:.80}", address, key.encode())
             return
         if event.kind is Kind.EXIT:
             self._gone.add(event.rank)
         self._events.put(event)
 
 
+class _Server:
+    """An agent: starts, watches and ends the ranks of its host on the launcher's commands."""
+
+    def __init__(self, folder: Path) -> None:
+        self.host, self._folder = Host(), folder
+        self._job: Job | None = None
+        self._places: Places | None = None
+        self.is_over = False
+        """Whether the ranks were to be killed."""
+        self.is_started = False
+
+    def obey(self, command: _Command) -> None:
+        """Carry out a command."""
+        if command.do is _Do.KEYS and command.job is not None:
+            self._job, first = command.job, command.job.first
+            ranks = range(first, first + self._job.count)
+            self._places = Places(self._folder, command.host, command.peer, ranks, command.port)
+            for rank, (address, key) in self._places.found.items():
+                self.host.events.put(Event(Kind.PEER, rank, f"{address} {key}"))
+        elif command.do is _Do.START and self._job is not None:
+            write_peers(self._folder, command.peers)
+            self.host.launch(replace(self._job, keys=str(self._folder)))
+            self.is_started = True
+        elif command.do is _Do.STOP:
+            self.host.ask_to_stop()
+        elif command.do is _Do.KILL:
+            self.host.kill()
+            self.is_over = not self.is_started
+
+    def end(self) -> None:
+        """End all ranks, and hold the ports no longer."""
+        self.host.end()
+        if self._places is not None:
+            self._places.close()
+
+
 def serve() -> int:
-    """Run as an agent: start, watch and end the ranks of this host on the launcher's commands."""
+    """Run as an agent."""
     commands: queue.SimpleQueue[_Command | None] = queue.SimpleQueue()
-    host, is_started, store = Host(), False, None
 
     def listen() -> None:
         for line in sys.stdin.buffer:
             commands.put(_Command.read(line))
         commands.put(None)
 
-    def send_events() -> None:
+    def send_events(host: Host) -> None:
         with contextlib.suppress(queue.Empty):
             while True:
                 sys.stdout.buffer.write(host.events.get_nowait().line())
         sys.stdout.flush()
 
     threading.Thread(target=listen, name="gossamer-launcher", daemon=True).start()
-    with tempfile.TemporaryDirectory(prefix="gossamer-") as folder:
+    with tempfile.TemporaryDirectory(prefix="gossamer-") as folder:  # accessible to this user only
+        server = _Server(Path(folder))
         try:
-            while not is_started or host.poll():
+            while not server.is_over and (not server.is_started or server.host.poll()):
                 with contextlib.suppress(queue.Empty):
                     command = commands.get(timeout=_POLL_SECONDS)
                     if command is None:
                         return 1
-                    if command.do is _Do.STORE:
-                        # With one host the store is a file, and nothing listens beyond loopback.
-                        store, place = host_store(command.peer) if command.peer else (None, str(Path(folder) / "store"))
-                        host.events.put(Event(Kind.STORE, sentence=place))
-                    elif command.do is _Do.START and command.job is not None:
-                        host.launch(command.job)
-                        is_started = True
-                    elif command.do is _Do.STOP:
-                        host.ask_to_stop()
-                    elif command.do is _Do.KILL:
-                        host.kill()
-                send_events()
+                    server.obey(command)
+                send_events(server.host)
         except (GossamerError, OSError) as error:
             return complain(error, 1)
         finally:
-            host.end()
-            del store
-        send_events()
+            server.end()
+        send_events(server.host)
     return 0
 
 

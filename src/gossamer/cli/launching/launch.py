@@ -5,7 +5,7 @@ import contextlib
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
@@ -13,10 +13,10 @@ from typing import NoReturn
 from gossamer.cli.arguments import TORCHRUN
 from gossamer.cli.commands.data import downloads
 from gossamer.cli.commands.run import make_room
-from gossamer.cli.launching.events import Event, Kind, Losses
+from gossamer.cli.launching.events import GRAPH, Event, Kind, Losses
 from gossamer.cli.launching.fleet import Fleet, Host, Job, Torchrun
 from gossamer.cli.launching.hosts import SeveralHosts, parse_hosts
-from gossamer.cli.launching.rank import be_a_rank, finished_records, prepared, show_launched
+from gossamer.cli.launching.rank import be_a_rank, finished_records, graph_digest, prepared, show_launched
 from gossamer.cli.launching.supervise import LaunchOutcome, supervise
 from gossamer.cli.lines import complain, note, stop_signals
 from gossamer.cli.output import launch_progress, waiting
@@ -54,7 +54,7 @@ def _start(options: argparse.Namespace) -> int:
     clients = experiment.problem.clients
     for method, _ in experiment.methods.values():
         warn_of_gamma(method, experiment.problem.d, experiment.mixing.rho)
-    start = _starter(options, clients)
+    start = _starter(options, clients, graph_digest(experiment))
     is_first = options.node_rank in (None, "0")  # where hosts share a disk, one of them prepares the folder
     folder.mkdir(parents=True, exist_ok=True)
     # Where hosts share a disk, one of them locks the folder for all.
@@ -80,7 +80,7 @@ def _start(options: argparse.Namespace) -> int:
         return show_launched(records, experiment, folder, options)
 
 
-def _starter(options: argparse.Namespace, clients: int) -> Callable[[Path, int | None], Fleet]:
+def _starter(options: argparse.Namespace, clients: int, graph: str) -> Callable[[Path, int | None], Fleet]:
     """Check the options; return a function that makes the fleet from the folder of the logs and the lock."""
     flags = {name: getattr(options, name.replace("-", "_")) for name in TORCHRUN}
     given = {name: value for name, value in flags.items() if value is not None}
@@ -91,7 +91,11 @@ def _starter(options: argparse.Namespace, clients: int) -> Callable[[Path, int |
         if given:
             raise InputError(f"--hosts and --{next(iter(given))} exclude each other; leave one of them out.")
         hosts = parse_hosts(options.hosts, clients)
-        return lambda logs, lock: SeveralHosts(hosts, options.rsh, replace(job, logs=str(logs)))
+        port = _port(options.port, hosts)
+        job = replace(job, variables={**variables, GRAPH: graph})
+        return lambda logs, lock: SeveralHosts(hosts, options.rsh, replace(job, logs=str(logs)), port)
+    if options.port is not None:
+        raise InputError(f"--port {options.port} is for --hosts; on one host nothing listens beyond loopback.")
     if nodes == 1:  # without torchrun, nothing has to listen on the network
         if str(given.get("nproc-per-node", clients)) != str(clients):
             raise InputError(
@@ -134,6 +138,12 @@ def _run(fleet: Fleet, experiment: Experiment, options: argparse.Namespace) -> L
 
         restarts = 0 if fleet.restarts_itself else options.max_restarts or 0
         return supervise(fleet, restarts, show, should_stop, (lambda text: None) if options.quiet else note)
+
+
+def _port(port: int | None, hosts: Mapping[str, int]) -> int:
+    """The first port on each host, or 0 for free ones."""
+    most = max(hosts.values())
+    return 0 if port is None else check_integer("port", port, 1, 65536 - most)
 
 
 def _nodes(options: argparse.Namespace) -> int:

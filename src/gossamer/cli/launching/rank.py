@@ -14,18 +14,22 @@ from typing import NoReturn
 import torch
 
 from gossamer.cli.commands.run import make_room, show_results
-from gossamer.cli.launching.events import LAUNCHED, Event, Kind, Launcher
+from gossamer.cli.launching.events import GRAPH, KEYS, LAUNCHED, Event, Kind, Launcher
+from gossamer.cli.launching.keys import key_path, peers_path
 from gossamer.cli.lines import complain, stop_signals
 from gossamer.cli.output import console, launch_progress
 from gossamer.errors import NO_ROOM, GossamerError, InputError, RunError, StoppedError
 from gossamer.files import alone_in
+from gossamer.fingerprint import digest
 from gossamer.paper import spec_path
 from gossamer.records.checkpoint import resume_log
 from gossamer.records.record import Record, read_record, record_name
 from gossamer.report import links_table, write_links
 from gossamer.runtime.experiment import Experiment, prepare
 from gossamer.runtime.processes.worker import Work, work
+from gossamer.runtime.transport.curve import CurveOpener, opened
 from gossamer.spec import load_spec
+from gossamer.topology.base import edges_of
 from gossamer.trackers.tensorboard import TensorBoard
 
 logger = logging.getLogger("gossamer")
@@ -40,6 +44,11 @@ def prepared(options: argparse.Namespace, device: str | None) -> Experiment:
     experiment.check_one_graph("gossamer launch")
     experiment.check_both_directions()
     return experiment
+
+
+def graph_digest(experiment: Experiment) -> str:
+    """By which ranks tell whether their graph is that of the launcher."""
+    return digest(edges_of(experiment.mixing.graph))
 
 
 def finished_records(folder: Path, experiment: Experiment) -> list[Record] | None:
@@ -133,6 +142,7 @@ def _work(options: argparse.Namespace, folder: Path, rank: int, attempt: int, la
     if device == "cuda" and torch.cuda.is_available():
         device = f"cuda:{int(os.environ.get('LOCAL_RANK', '0')) % torch.cuda.device_count()}"
     experiment = prepared(options, device)
+    network = None if launcher is None else _network(experiment, rank, options.timeout)
     is_on_its_own = launcher is None and rank == 0  # no launcher prepares the folder or shows results
     with contextlib.ExitStack() as stack:
         if is_on_its_own:
@@ -149,10 +159,23 @@ def _work(options: argparse.Namespace, folder: Path, rank: int, attempt: int, la
             trackers=[] if options.tensorboard is None else [TensorBoard(options.tensorboard)],
             progress=stack.enter_context(_telling(rank, experiment, options, launcher)),
             should_stop=lambda: is_signalled() or (launcher is not None and launcher.wants_stop),
+            network=network,
         )
         work(experiment, how)
         records = finished_records(folder, experiment) if is_on_its_own else None
         return 0 if records is None else show_launched(records, experiment, folder, options)
+
+
+def _network(experiment: Experiment, rank: int, timeout: float) -> CurveOpener | None:
+    """The links of a launch on several hosts; None on one host."""
+    folder = os.environ.get(KEYS)
+    if not folder:
+        return None
+    if os.environ.get(GRAPH) != graph_digest(experiment):  # ranks with other neighbours would not find each other
+        raise InputError(
+            f"The spec of rank {rank} has another graph than that of the launcher; copy the same files to every host."
+        )
+    return opened(peers_path(folder), key_path(folder, rank), timeout=timeout, start_timeout=timeout)
 
 
 @contextlib.contextmanager

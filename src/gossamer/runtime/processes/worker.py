@@ -27,11 +27,14 @@ from gossamer.runtime.gradients.oracle import BatchOracle, LocalOracle, of_modul
 from gossamer.runtime.loop import Hook, Loop, SaveCheckpoints, ShowProgress
 from gossamer.runtime.planning.pace import usual_interval
 from gossamer.runtime.processes.client import Client
+from gossamer.runtime.processes.group import Group
 from gossamer.runtime.processes.journal import Journal
 from gossamer.runtime.processes.merge import RankResult, merge
 from gossamer.runtime.processes.ranks import Ranks
 from gossamer.runtime.processes.reporting import counted, tell
+from gossamer.runtime.processes.tree import TreeRanks
 from gossamer.runtime.start import describe_start, starting_models
+from gossamer.runtime.transport.curve import CurveOpener
 from gossamer.streams import Streams
 from gossamer.trackers.base import Heard, Trackers
 
@@ -54,6 +57,8 @@ class Work:
     progress: Callable[[str, int, int, float | None], None] | None = None
     """Hears the label, the seed, the rounds done, and the last known loss of a minibatch."""
     should_stop: Callable[[], bool] = lambda: False
+    network: CurveOpener | None = None
+    """Opens the links of an untrusted network, which then carry everything; without it, gloo does."""
 
 
 @dataclass(frozen=True)
@@ -77,13 +82,18 @@ def work(experiment: Experiment, how: Work) -> None:
 
     Raises `StoppedError`, on every rank, if any rank was asked to stop: the checkpoints of all are then of one round.
     """
-    ranks = Ranks(how.timeout)
-    _Worker(experiment, how, ranks).run()
+    network = how.network
+    ranks = Ranks(how.timeout) if network is None else TreeRanks(network, experiment.mixing.graph, how.timeout)
+    try:
+        _Worker(experiment, how, ranks).run()
+    except BaseException as error:
+        ranks.give_up(error)
+        raise
     ranks.leave()
 
 
 class _Worker:
-    def __init__(self, experiment: Experiment, how: Work, ranks: Ranks) -> None:
+    def __init__(self, experiment: Experiment, how: Work, ranks: Group) -> None:
         self.how, self.ranks = how, ranks
         self.spec, self.mixing = experiment.spec, experiment.mixing
         if self.spec.surrogates != "float64":
@@ -182,6 +192,7 @@ class _Runner(Hook):
             codec=spec.codec or "auto",
             run=run,
             channel=task.number,
+            transport=self.how.network or "gloo",
         )
         self.buffers = problem.new_buffers(1)
         self.loop = Loop(self, task.label, task.rounds, task.eval_every, self._hooks())

@@ -12,12 +12,13 @@ A peers file is TOML, with one table per client of the run:
 """
 
 import contextlib
+import json
 import os
 import re
 import stat
 import tomllib
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import zmq
@@ -87,6 +88,15 @@ def read_peers(path: str | os.PathLike[str]) -> dict[int, Peer]:
                 )
             seen[value] = peer.name
     return {peer.client: peer for peer in peers}
+
+
+def peers_text(peers: Iterable[Peer]) -> str:
+    """The content of a peers file with these peers."""
+    rows = [{**asdict(peer), "key": peer.key.decode()} for peer in peers]
+    return "\n".join(
+        "[[peer]]\n" + "".join(f"{field} = {json.dumps(row[field], ensure_ascii=False)}\n" for field in _FIELDS)
+        for row in rows
+    )
 
 
 def _peer(row: Mapping[str, object], number: int, where: str) -> Peer:
