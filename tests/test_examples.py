@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from curve_network import Network
 
 import gossamer as gs
 
@@ -17,9 +18,9 @@ ROOT = Path(__file__).parents[1]
 
 
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
-PROCESSES = [  # started with torchrun
+PROCESSES = [  # started as several processes
     "train_mnist.py", "torchrun_adamw.py", "lightning_digits.py", "accelerate_gpt.py", "transformer_torchrun.py",
-    "compare_ddp.py",
+    "compare_ddp.py", "open_network.py",
 ]  # fmt: skip
 
 
@@ -217,3 +218,38 @@ def test_comparison_with_ddp(tmp_path: Path) -> None:
     found = re.findall(r"^(\w+): accuracy ([\d.]+) after \d+ steps", done.stdout, re.MULTILINE)
     assert [name for name, _ in found] == ["DDP", "DiLoCo", "Gossamer"]
     assert all(float(accuracy) > 0.6 for _, accuracy in found)
+
+
+@pytest.mark.slow
+def test_an_open_network(no_process_left: None, tmp_path: Path) -> None:
+    """Three hosts; one leaves and comes back with a neighbour's model, and all come to the last round."""
+    network = Network(tmp_path, 3)
+    rounds = ["--rounds", "3000"]
+
+    def start(client: int, *arguments: str) -> "subprocess.Popen[str]":
+        command = [sys.executable, str(ROOT / "examples" / "open_network.py")]
+        return subprocess.Popen(
+            [*command, str(network.peers(client)), str(network.secret(client)), *rounds, *arguments], cwd=tmp_path,
+            env=os.environ | {"OMP_NUM_THREADS": "1"}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+
+    def ended(process: "subprocess.Popen[str]", out: str = "") -> str:
+        more, err = process.communicate(timeout=100)
+        assert process.returncode == 0, err
+        return out + more
+
+    first = [start(client) for client in range(3)]
+    assert first[2].stdout is not None
+    lines = [first[2].stdout.readline() for _ in range(2)]
+    assert lines[0] == "client 2 begins in round 0\n"
+    assert lines[1].startswith("round 100: ")
+    first[2].send_signal(signal.SIGTERM)
+    assert 100 <= int(re.findall(r"client 2 ended after round (\d+): LinkTraffic", ended(first[2]))[0]) < 3000
+    again = ended(start(2, "--join", "peer0"))
+    assert 100 < int(re.findall(r"client 2 begins in round (\d+)", again)[0]) < 3000
+    for out in (again, *map(ended, first[:2])):
+        found = re.findall(r"^round (\d+): accuracy ([\d.]+), clients (.*)$", out, re.MULTILINE)
+        assert {clients for _, _, clients in found} <= {"[0, 1, 2]", "[0, 1]"}
+        assert found[-1][0] == "3000"
+        assert float(found[-1][1]) > 0.85
+        assert "ended after round 3000: LinkTraffic(7 neighbours" in out
