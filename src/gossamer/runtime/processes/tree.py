@@ -327,6 +327,8 @@ class TreeRanks(Group):
         with self._changed:
             if frame.kind == Kind.BYE:
                 line.is_through = True
+            elif self._failure is not None:
+                return
             elif frame.kind == Kind.NOTICE:
                 failure = read_notice(self._run, frame.body)
                 if failure is None:
