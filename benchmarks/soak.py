@@ -9,7 +9,7 @@ never leave; their memory and file descriptors are followed through the whole ru
 
     lost        per event, the longest time that a client which was not frozen stood still beyond its usual round
     accuracy    of the mean model on the test rows, against the same run without events (simulated)
-    growth      memory and file descriptors of the clients, late in their lives against early
+    growth      memory (RssAnon) and file descriptors of the clients, late in their lives against early
     replay      the recorded histories computed again in one process: the same models, bit for bit
 
 Needs root, `ip` and `ethtool`. Nothing leaves the machine.
@@ -263,9 +263,9 @@ class Soak:
             if life is not None and life.frozen_until < now:
                 try:
                     place = Path(f"/proc/{life.process.pid}")
-                    pages = int((place / "statm").read_text().split()[1])
-                    life.used.append((now, pages * 4096, len(list((place / "fd").iterdir()))))
-                except OSError:
+                    kept = next(row for row in (place / "status").read_text().split("\n") if "RssAnon" in row)
+                    life.used.append((now, 1024 * int(kept.split()[1]), len(list((place / "fd").iterdir()))))
+                except (OSError, StopIteration):
                     continue
 
     def end(self) -> None:
@@ -341,6 +341,7 @@ def judge(soak: Soak) -> dict[str, Any]:
         "mean seconds lost per event": sum(lost) / len(lost),
         "patience": PATIENCE,
         "growth": grown,
+        "use": every_use(soak),
         "accuracy": accuracy,
         "replayed": {"seconds": replayed, "same models": same},
     }
@@ -372,6 +373,16 @@ def draw(soak: Soak, path: Path) -> None:
 def began_at(soak: Soak) -> float:
     """When the first round began."""
     return float(np.fromfile(soak.folder / "client0.times", dtype="<f8", count=1)[0])
+
+
+def every_use(soak: Soak) -> dict[int, list[list[float]]]:
+    """Seconds, MB and file descriptors of each client that lived through the run, at a hundred moments."""
+    zero, found = began_at(soak), {}
+    for i in SAFE:
+        used = np.array(soak.lives[i][0].used)
+        some = used[np.linspace(0, len(used) - 1, min(100, len(used))).astype(int)]
+        found[i] = [[round(at - zero, 1), round(size / 1e6, 2), files] for at, size, files in some.tolist()]
+    return found
 
 
 def is_good(found: dict[str, Any]) -> dict[str, bool]:
@@ -428,7 +439,7 @@ def main() -> int:
         if options.write:
             draw(soak, Path("docs/results/soak.png"))
     verdicts = is_good(found)
-    print(json.dumps(found, indent=1))
+    print(json.dumps({name: value for name, value in found.items() if name != "use"}, indent=1))
     for sentence, holds in verdicts.items():
         print(f"{'yes' if holds else 'NO '}  {sentence}")
     if options.write:
