@@ -29,7 +29,7 @@ from gossamer.runtime.open.control import (
     Term,
     View,
 )
-from gossamer.runtime.open.history import Begin, Close, Event, Forget, Inherit, Leave, Open, Release, line
+from gossamer.runtime.open.history import Begin, Close, Event, Forget, HistoryFile, Inherit, Leave, Open, Release
 from gossamer.runtime.open.member import Member, check_open
 from gossamer.runtime.open.neighborhood import Neighborhood
 from gossamer.runtime.open.terms import Contents
@@ -41,6 +41,7 @@ from gossamer.topology import Mixing
 
 _LINKS = int.from_bytes(b"open", "little")
 """The run that links know. Whether the settings are the same is told by `Ask`, which can be answered by a sentence."""
+_DELIVER_SECONDS = 3.0
 logger = logging.getLogger("gossamer.open")
 
 
@@ -97,7 +98,7 @@ class Conversation:
                 f"{self._matrix.neighbors(self.client)}, got {join}."
             )
         self.is_over = False
-        self._history = None if history is None else os.open(history, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        self._history = None if history is None else HistoryFile(history)
         self.members = Members(self.client, mixing.clients)
         self.neighbors = {j: Neighbor() for j in self.member.weights}
         longest = max(packet_capacity(method, x.shape[1], x.dtype, codec), 8 * x.shape[1]) + 64
@@ -118,7 +119,8 @@ class Conversation:
         """Hand over what the edges have added to the tracker; every packet under way has come."""
         member, waiting = self.member, tuple(self.member.waiting)
         member.absorb(self.there(waiting))
-        heir = next((j for j in member.edges if not self.neighbors[j].is_done), None)
+        there = [j for j in member.edges if not self.neighbors[j].is_done and self.links.is_connected(j)]
+        heir = min(there, key=self.links.silence, default=None)
         left = {} if heir is None else member.hand_over(heir)
         self.note(Leave(heir, waiting))
         for j, flows in left.items():
@@ -126,16 +128,22 @@ class Conversation:
                 values = flow.to(torch.float64).cpu().numpy().tobytes()
                 assert heir is not None
                 self.links.send(heir, Handover(member.edges[heir].number, j, number, values))
+        if heir is not None:
+            self.links.send(heir, Left(member.edges[heir].number, heir))
+            if not self.links.deliver(heir, _DELIVER_SECONDS):  # it must know before the others rely on it
+                heir = None
         for j, edge in member.edges.items():
-            self.links.send(j, Left(edge.number, NOBODY if heir is None else heir))
-        logger.info("Client %d leaves after round %d; client %s takes over.", self.client, member.t, heir)
+            if j != heir:
+                self.links.send(j, Left(edge.number, NOBODY if heir is None else heir))
+        taker = "nobody" if heir is None else f"client {heir}"
+        logger.info("Client %d leaves after round %d; %s takes over.", self.client, member.t, taker)
 
     def end(self) -> None:
         """Say no more."""
         self.is_over = True
         self.links.close()
         if self._history is not None:
-            os.close(self._history)
+            self._history.close()
             self._history = None
 
     def take(self, j: int, said: Said | None) -> None:  # noqa: PLR0912 (one branch per message)
@@ -360,7 +368,8 @@ class Conversation:
     def _look_around(self) -> None:
         """Notice where the graph has fallen apart; what was shared with clients out of reach is taken out."""
         here = self.members.reachable()
-        for client in [one for one in self.member.debts if one not in here]:
+        lost = self.members.pop_renewed() | (set(self.member.debts) - here)
+        for client in sorted(lost & set(self.member.debts)):
             self.member.forget(client)
             self.note(Forget(client))
         # A neighbour of this part with a closed edge is gone; clients behind it are cut off.
@@ -379,6 +388,6 @@ class Conversation:
         self.cut_off = cut_off
 
     def note(self, event: Event) -> None:
-        """Keep the history, before anything is sent that follows from it."""
+        """Keep the history."""
         if self._history is not None:
-            os.write(self._history, (line(event) + "\n").encode())
+            self._history.note(event)

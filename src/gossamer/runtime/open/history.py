@@ -105,6 +105,9 @@ _KINDS: dict[str, type[Event]] = {
 }
 
 
+_LONGEST = 1 << 20  # bytes of a line, at most
+
+
 def line(event: Event) -> str:
     """One line of JSON."""
     return json.dumps({"event": event.kind} | asdict(event))
@@ -113,6 +116,24 @@ def line(event: Event) -> str:
 def write_history(path: str | os.PathLike[str], events: Iterable[Event]) -> None:
     """Write the events of one client, one per line."""
     Path(path).write_text("".join(line(event) + "\n" for event in events))
+
+
+class HistoryFile:
+    """The events of one client, written while they happen; another process of the client goes on after the last one."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+        size = os.fstat(self._file).st_size
+        end = os.pread(self._file, _LONGEST, max(0, size - _LONGEST))
+        os.ftruncate(self._file, size - len(end) + end.rfind(b"\n") + 1)  # a line that was cut off
+
+    def note(self, event: Event) -> None:
+        """Keep an event, before anything is sent that follows from it."""
+        os.write(self._file, (line(event) + "\n").encode())
+
+    def close(self) -> None:
+        """Keep no more."""
+        os.close(self._file)
 
 
 def read_history(path: str | os.PathLike[str]) -> list[Event]:

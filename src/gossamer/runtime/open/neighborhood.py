@@ -95,6 +95,13 @@ class Neighborhood:
             self._queued[heard.neighbor] -= 1
         return heard
 
+    def deliver(self, neighbor: int, timeout: float) -> bool:
+        """Wait until a neighbour has all that was sent to it; False if it has not in time."""
+        limit, link = time.monotonic() + timeout, self.links.get(neighbor)
+        while link is not None and not link.is_delivered and time.monotonic() < limit:
+            time.sleep(0.005)
+        return link is not None and link.is_delivered
+
     def silence(self, neighbor: int) -> float:
         """Seconds since anything came from a neighbour."""
         link = self.links.get(neighbor)

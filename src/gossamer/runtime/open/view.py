@@ -36,6 +36,7 @@ class Members:
     def __init__(self, client: int, clients: int) -> None:
         self.client, self._clients = client, clients
         self._known = {client: Standing(time.time_ns(), 0, ())}
+        self._renewed: set[int] = set()
 
     def state(self, neighbors: Collection[int]) -> bytes | None:
         """This client has these edges open: its new record, or None if that was known."""
@@ -71,9 +72,16 @@ class Members:
                 continue
             if client == self.client and known is not None:
                 found = Standing(min(stamp + 1, _LATEST), 0, known.neighbors)
+            elif known is not None and stamp > known.stamp:
+                self._renewed.add(client)
             self._known[client] = found
             fresh.append(client)
         return self.records(fresh)
+
+    def pop_renewed(self) -> set[int]:
+        """The clients whose process is another one than when this was last asked."""
+        renewed, self._renewed = self._renewed, set()
+        return renewed
 
     def reachable(self) -> set[int]:
         """The clients of this part of the graph: those to whom a way leads over edges that are open at both ends."""
