@@ -274,6 +274,32 @@ def test_adamw_with_a_round_in_five_steps(method: Any, tmp_path: Path) -> None:
         assert float((mine - other).abs().max()) <= 1e-10
 
 
+def patient(client: int, network: Network, until: Path) -> Any:
+    """Clients whose rounds never end; client 1 joins in the middle of one."""
+    x = nn.Parameter(torch.full((20,), float(client != 1), dtype=torch.float64))
+    inner = torch.optim.SGD([x], lr=0.01)
+    join = "peer0" if client == 1 else None
+    time.sleep(1.0 if client == 1 else 0.0)
+    optimizer: Any = gs.DecentralizedOptimizer(
+        [x], BEER, MIXING, inner=inner, every=10**6, join=join, transport=transport(client, network, 0.5)
+    )
+    model = x.detach().clone()
+    if client == 1:
+        until.touch()
+    while not until.exists():
+        x.grad = torch.zeros_like(x)
+        optimizer.step()
+        time.sleep(0.01)
+    optimizer.close()
+    return model, optimizer.rounds
+
+
+def test_joining_needs_no_end_of_a_round(tmp_path: Path) -> None:
+    results = clients(N, patient, Network(tmp_path, N), tmp_path / "joined")
+    assert all(torch.equal(model, torch.ones(20, dtype=torch.float64)) for model, _ in results)
+    assert [rounds for _, rounds in results] == [0] * N
+
+
 def lonely(network: Network, client: int = 1, method: Any = BEER, mixing: Any = MIXING, **settings: Any) -> Any:
     settings = {"transport": transport(client, network, 1.0)} | settings
     return gs.DecentralizedOptimizer([nn.Parameter(torch.zeros(20))], method, mixing, **settings)

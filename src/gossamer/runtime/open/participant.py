@@ -122,6 +122,10 @@ class Participant:
         self._talk.note(Step(tuple(sorted(packets))))
         self._talk.send_terms(sent)
 
+    def listen(self) -> None:
+        """Take in what has come, without a round: others need not wait for an answer while this client computes."""
+        self._listen(0.0)
+
     def leave(self, timeout: float = 10.0) -> None:
         """Leave on purpose: a neighbour takes over what the edges have added to the tracker."""
         limit = time.monotonic() + timeout

@@ -86,6 +86,9 @@ class Client(UnderWay):
         """The share of its messages that the compressor left out, when it was last measured."""
         return self.session.compression_error
 
+    def listen(self) -> None:
+        """Nobody asks for anything between two rounds."""
+
     def step(self, oracle: Oracle, lr: float | Tensor, *, measure: bool = False) -> None:
         """One round; with `measure`, how much the compressor left out is noted on the way."""
         try:

@@ -98,6 +98,9 @@ class TrainingClient(Leaving, Counting, Protocol):
     def ask_to_stop(self) -> None:
         """Stop as soon as that may be."""
 
+    def listen(self) -> None:
+        """Between two rounds: answer those who ask for something."""
+
     def step(self, oracle: Oracle, lr: float | Tensor, *, measure: bool = False) -> None:
         """One round; with `measure`, how much the compressor left out is noted on the way."""
 

@@ -105,11 +105,10 @@ class OpenClient(UnderWay):
 
     @property
     def sent(self) -> Sent:
-        """What was sent so far; a link is one to a client that may be a neighbour."""
-        accounts = self.participant.accounts.values()
-        packets, many = sum(one.packets_sent for one in accounts), max(1, len(accounts))
-        total = sum(one.bytes_sent for one in accounts)
-        return Sent(packets // many, total // many, total, math.nan)
+        """What was sent so far; on one link is the mean over those that were used."""
+        used = [one for one in self.participant.accounts.values() if one.packets_sent]
+        packets, total = sum(one.packets_sent for one in used), sum(one.bytes_sent for one in used)
+        return Sent(packets // max(1, len(used)), total // max(1, len(used)), total, math.nan)
 
     @property
     def compression_error(self) -> Tensor | None:
@@ -119,6 +118,10 @@ class OpenClient(UnderWay):
     def accounts(self) -> list[dict[str, float]]:
         """What went over each link."""
         return [account.numbers() for account in self.participant.accounts.values()]
+
+    def listen(self) -> None:
+        """Answer neighbours, and those who want to join."""
+        self.participant.listen()
 
     def step(self, oracle: Oracle, lr: float | Tensor, *, measure: bool = False) -> None:
         """One round, with the packets that are there in time."""

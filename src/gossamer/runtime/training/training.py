@@ -31,6 +31,7 @@ class TrainingLoop:
             self._parameters.copy_to(self._client.state.x)  # which may have been loaded or changed since
             self._round(self._oracle(closure), measure=measure)
             return
+        self._client.listen()
         correction = self._corrected_by()
         self._inner.step(None if correction is None else self._gradient(self._client.state.x), correction)
         if self._inner.is_due:
