@@ -97,7 +97,8 @@ class Conversation:
                 f"Client {self.client} can join with the model of a neighbour only: one of "
                 f"{self._matrix.neighbors(self.client)}, got {join}."
             )
-        self.is_over = False
+        self.has_begun = self.is_over = False
+        """Whether rounds have begun: from then on the model is this client's own."""
         self._history = None if history is None else HistoryFile(history)
         self.members = Members(self.client, mixing.clients)
         self.neighbors = {j: Neighbor() for j in self.member.weights}
@@ -249,7 +250,7 @@ class Conversation:
             if model is None:
                 self.links.ban(j, "sent a model that is not finite or has another size")
                 return
-            if self.waits_for_model or (self.member.t == 0 and not self.member.edges):
+            if self.waits_for_model or (not self.has_begun and not self.member.edges):
                 self.member = self._make(model, start.t)
                 self.note(Begin(start.t, j, start.edge))
                 self.waits_for_model = self.began_at_start = False

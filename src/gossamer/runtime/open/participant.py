@@ -97,10 +97,11 @@ class Participant:
             self._listen(_POLL)
             if talk.waits_for_model:
                 continue
-            if len(self.member.edges) == len(talk.links.links):
+            is_whole = len(self.member.edges) == len(talk.links.links)
+            # Where the run is under way, others open their edges when they come.
+            if is_whole or (not talk.began_at_start and self.member.edges):
+                talk.has_begun = True
                 return
-            if not talk.began_at_start and self.member.edges:
-                return  # the run is under way, and others open their edges when they come
         if talk.waits_for_model or not self.member.edges:
             reasons = "; ".join(
                 f"client {j}: {talk.neighbors[j].refused or link.reason}" for j, link in talk.links.links.items()
@@ -109,6 +110,7 @@ class Participant:
                 f"Client {self.client} found no neighbour within {self.how.start_timeout:g} s "
                 f"({reasons or 'the peers file has none'})."
             )
+        talk.has_begun = True
 
     @property
     def accounts(self) -> Mapping[int, Account]:
