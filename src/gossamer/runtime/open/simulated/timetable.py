@@ -171,8 +171,10 @@ class _Timetable:
         if awake > now:
             self._plan(awake, "ready", i, life)
             return
-        if client.t == self.rounds:
-            client.asked = None
+        if self._is_done(i):
+            for other in [self.clients[j] for j in client.edges]:  # one that leaves does not wait for it any more
+                if other.leaves and other.asked is not None:
+                    self._try(now, other)
             return
         client.asked = now
         if not self._try(now, client) and self.patience is not None:
@@ -347,6 +349,6 @@ class _Timetable:
                 one.edges[neighbor] = _Edge(number)
                 one.events.append(Open(neighbor, number, how))
         self._plan(now, "ready", i, client.life)
-        for j in there:
-            if self.clients[j].asked is not None:
-                self._try(now, self.clients[j])
+        for other in near:  # also those that leave, and no longer wait for packets of its earlier life
+            if other.asked is not None:
+                self._try(now, other)
