@@ -117,8 +117,8 @@ def descendants(pid: int) -> list[int]:
     return found
 
 
-def listeners(pids: list[int]) -> set[str]:
-    """The addresses on which processes listen for TCP connections, in their own network namespaces."""
+def listening(pids: list[int]) -> set[str]:
+    """ADDRESS:PORT for all TCP sockets on which processes listen, in their own network namespaces."""
     found = set()
     for pid in pids:
         with contextlib.suppress(OSError):
@@ -128,10 +128,16 @@ def listeners(pids: list[int]) -> set[str]:
                 for line in Path(f"/proc/{pid}/net/{name}").read_text().splitlines()[1:]:
                     words = line.split()
                     if words[3] == "0A" and words[9] in sockets:
-                        raw = words[1].partition(":")[0]
+                        raw, _, port = words[1].partition(":")
                         parts = [bytes.fromhex(raw[at : at + 8])[::-1] for at in range(0, len(raw), 8)]
-                        found.add(str(ipaddress.ip_address(b"".join(parts))))
+                        address: Any = ipaddress.ip_address(b"".join(parts))
+                        found.add(f"{getattr(address, 'ipv4_mapped', None) or address}:{int(port, 16)}")
     return found
+
+
+def listeners(pids: list[int]) -> set[str]:
+    """The addresses on which processes listen for TCP connections, in their own network namespaces."""
+    return {place.rpartition(":")[0] for place in listening(pids)}
 
 
 def same(one: Path, two: Path, name: str, tolerance: float = 0.0) -> None:

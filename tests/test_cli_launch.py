@@ -62,6 +62,8 @@ def test_launched_is_simulated(tmp_path: Path) -> None:
             "--max-restarts 1 does not work with the static rendezvous",
         ),
         (["--hosts", "a,b", "--nnodes", "2"], "--hosts and --nnodes exclude each other"),
+        (["--hosts", "a,b:3", "--port", "65534"], "`port` must be an integer from 1 to 65533, got 65534"),
+        (["--port", "5000"], "--port 5000 is for --hosts; on one host nothing listens beyond loopback"),
         (["--timeout", "0"], "`timeout` must be a number above 0"),
         (["--max-restarts", "-1"], "`max-restarts` must be an integer"),
         (["--checkpoint-every", "0"], "`checkpoint-every` must be an integer"),

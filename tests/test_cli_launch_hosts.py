@@ -1,63 +1,141 @@
 """`gossamer launch --hosts`: several hosts on one machine, what they expose, and links that are cut."""
 
 import os
-import shutil
+import re
 import signal
 import subprocess
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from launching import checkpointed, descendants, finish, listeners, rank_of, ranks_of, same, spec, start, wait_for
+from commands import forked
+from launching import (
+    checkpointed,
+    descendants,
+    finish,
+    listening,
+    nothing_left,
+    rank_of,
+    ranks_of,
+    same,
+    spec,
+    start,
+    wait_for,
+)
+from namespaces import joined
+from processes import free_port
+from strangers import with_a_wrong_key, without_a_key
+
+import gossamer as gs
+from gossamer.runtime.transport.peers import Peer, read_peers
 
 pytestmark = pytest.mark.usefixtures("no_process_left")
 
 
-def namespaces() -> str:
-    """Why there are none, or nothing."""
-    if os.geteuid() != 0:
-        return "network namespaces need root"
-    if shutil.which("ip") is None:
-        return "the command `ip` is not installed"
-    probe = f"gsm-probe-{os.getpid()}"
-    done = subprocess.run(["ip", "netns", "add", probe], capture_output=True, text=True, check=False)
-    subprocess.run(["ip", "netns", "del", probe], capture_output=True, check=False)
-    return f"network namespaces cannot be made: {done.stderr.strip()}" if done.returncode else ""
+ON_LOOPBACK = ["--hosts", "localhost:2,127.0.0.1", "--rsh", "sh -c '\"$@\"'"]
+"""Two hosts that are this one; the command gets the name of the host as $0."""
 
 
 @pytest.fixture
 def hosts() -> Iterator[list[str]]:
-    """Three hosts on one machine, joined by a bridge; their names are their addresses."""
-    if reason := namespaces():
-        pytest.skip(reason)
-    # Named after this process: what a run that was killed, or one beside this, has left is not in the way.
-    switch, (high, low) = f"gsm-switch-{os.getpid()}", divmod(os.getpid() % 2**16, 256)
-    names = [f"10.{high}.{low}.{i}" for i in (1, 2, 3)]
-    for name in [*names, switch]:
-        subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False)
-    commands = [
-        f"ip netns add {switch}",
-        f"ip -n {switch} link add br0 type bridge",
-        f"ip -n {switch} link set br0 up",
-    ]
-    for number, name in enumerate(names):
-        commands += [
-            f"ip netns add {name}",
-            f"ip -n {name} link set lo up",
-            f"ip link add eth0 netns {name} type veth peer name p{number} netns {switch}",
-            f"ip -n {name} addr add {name}/24 dev eth0",
-            f"ip -n {name} link set eth0 up",
-            f"ip -n {switch} link set p{number} master br0",
-            f"ip -n {switch} link set p{number} up",
-        ]
-    try:
-        for command in commands:
-            subprocess.run(command.split(), check=True)
+    with joined(3) as names:
         yield names
-    finally:
-        for name in [*names, switch]:
-            subprocess.run(["ip", "netns", "del", name], check=False)
+
+
+def peers_of(folder: Path) -> dict[int, Peer]:
+    """Those of the launch that runs, once all agents have written the same file."""
+    texts = {path.read_text() for path in (folder / "tmp").glob("*/peers.toml")}
+    assert len(texts) == 1
+    (folder / "peers.toml").write_text(texts.pop())
+    return read_peers(folder / "peers.toml")
+
+
+def test_a_launch_on_hosts_is_simulated_and_listens_where_a_key_is_asked_for(tmp_path: Path) -> None:
+    spec(tmp_path, rounds=2500)
+    process = start(tmp_path, "-o", "real", *ON_LOOPBACK, "--checkpoint-every", "10")
+    wait_for(lambda: checkpointed(tmp_path / "real") > 0)
+    peers = peers_of(tmp_path)
+    listen = listening(descendants(process.pid))
+    assert listen == {peer.address for client, peer in peers.items() if client < 3}  # the last one connects to others
+    files = [path for path in (tmp_path / "tmp").rglob("*") if path.is_file()]
+    assert sorted(path.parent.name for path in files if path.name == "key.secret") == [f"rank{i}" for i in range(4)]
+    assert all(path.stat().st_mode & 0o077 == 0 for path in files if path.name in ("key.secret", "peers.toml"))
+    assert all(path.stat().st_mode & 0o077 == 0 for path in (tmp_path / "tmp").iterdir())
+    with ThreadPoolExecutor() as pool:
+        found = [pool.submit(one, peers[i], 0.5) for i in range(3) for one in (without_a_key, with_a_wrong_key)]
+        assert [one.result() for one in found] == [{"messages": 0, "handshakes": 0}] * 6
+    assert process.poll() is None
+    out, err = process.communicate(timeout=100)
+    assert process.returncode == 0, err
+    assert "BEER: 2,500 rounds, 4 processes" in err
+    assert "gradient norm" in out
+    assert forked("run", "my.toml", "-o", "simulated", "-q", cwd=tmp_path).returncode == 0
+    same(tmp_path / "real", tmp_path / "simulated", "BEER-seed0", tolerance=1e-12)
+    end = gs.read_record(tmp_path / "real" / "BEER-seed0.jsonl").end
+    assert end is not None
+    assert all(link.packets_sent == link.packets_received == 2500 for link in end.links)
+    nothing_left(tmp_path)
+
+
+@pytest.mark.slow
+def test_a_rank_that_is_killed_a_stop_and_a_resumed_run(tmp_path: Path) -> None:
+    spec(tmp_path, rounds=3000)
+    assert forked("run", "my.toml", "-o", "whole", "-q", cwd=tmp_path).returncode == 0
+    more = [*ON_LOOPBACK, "--checkpoint-every", "50", "--max-restarts", "1", "-o", "cut"]
+    process = start(tmp_path, *more)
+    wait_for(lambda: checkpointed(tmp_path / "cut") > 50)
+    before = peers_of(tmp_path)
+    killed = time.time()
+    os.kill(ranks_of(tmp_path)[1], signal.SIGKILL)
+    wait_for(lambda: checkpointed(tmp_path / "cut", since=killed + 5) > 0)
+    assert {peer.key for peer in peers_of(tmp_path).values()}.isdisjoint(peer.key for peer in before.values())
+    process.send_signal(signal.SIGINT)
+    code, err = finish(process, 60)
+    assert code == 130, err
+    assert "was ended by SIGKILL. All ranks start again from their checkpoints (1 of 1 restarts)." in err
+    assert "was stopped after round" in err
+    assert list((tmp_path / "tmp").iterdir()) == []
+    code, err = finish(start(tmp_path, *more, "--resume", "-q"))
+    assert (code, err) == (0, "")
+    same(tmp_path / "whole", tmp_path / "cut", "BEER-seed0", tolerance=1e-12)
+    nothing_left(tmp_path)
+
+
+@pytest.mark.slow
+def test_ports_that_were_chosen(tmp_path: Path) -> None:
+    """One host, whose clients listen at loopback; and a port that is taken."""
+    spec(tmp_path, rounds=100000, clients=3)
+    first = next(port for port in iter(free_port, 0) if port < 65000)
+    more = ["--hosts", "alpha", "--rsh", ON_LOOPBACK[3], "--port", str(first), "--checkpoint-every", "10", "-q"]
+    process = start(tmp_path, "-o", "out", *more)
+    wait_for(lambda: checkpointed(tmp_path / "out") > 0)
+    assert listening(descendants(process.pid)) == {f"127.0.0.1:{first}", f"127.0.0.1:{first + 1}"}
+    code, err = finish(start(tmp_path, "-o", "other", *more))
+    assert code == 1
+    assert f"Host 'alpha' cannot listen at 127.0.0.1:{first}: Address already in use; choose another --port." in err
+    process.send_signal(signal.SIGINT)
+    assert finish(process, 60)[0] == 130
+    assert list((tmp_path / "tmp").iterdir()) == []
+
+
+@pytest.mark.slow
+def test_hosts_whose_specs_differ(tmp_path: Path) -> None:
+    """Each host has its own folder; the graph in one of them is another."""
+    for name in ("127.0.0.1", "127.0.0.2"):
+        (tmp_path / name).mkdir()
+        spec(tmp_path / name)
+    path = spec(tmp_path)
+    more = ["-q", "--hosts", "127.0.0.1,127.0.0.2", "--rsh", "sh -c 'cd $0 && exec \"$@\"'"]
+    (tmp_path / "127.0.0.2" / "my.toml").write_text(path.read_text().replace('name = "ring"', 'name = "star"'))
+    code, err = finish(start(tmp_path, "-o", "out", *more))
+    assert code == 2
+    assert re.search(r"The spec of rank [23] has another graph than that of the launcher; copy the same files", err)
+    (tmp_path / "127.0.0.2" / "my.toml").write_text(path.read_text().replace("lr = 0.1", "lr = 0.2"))
+    code, err = finish(start(tmp_path, "-o", "out", *more))
+    assert code == 2
+    assert "The ranks do not agree: the spec is" in err
 
 
 @pytest.mark.slow
@@ -76,7 +154,7 @@ def test_several_hosts(hosts: list[str], tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_what_several_hosts_expose(hosts: list[str], tmp_path: Path) -> None:
-    """Ranks, and the place where they meet, listen on the addresses of their hosts; torchrun is not used."""
+    """Ranks listen where the peers file says, and nobody else does; torchrun is not used."""
     spec(tmp_path, rounds=100000, clients=3)
     process = start(
         tmp_path, "-o", "out", "-q", "--checkpoint-every", "10", "--rsh", "ip netns exec", "--hosts", ",".join(hosts)
@@ -85,7 +163,7 @@ def test_what_several_hosts_expose(hosts: list[str], tmp_path: Path) -> None:
 
     def look() -> bool:
         family = descendants(process.pid)
-        heard.update(listeners(family))
+        heard.update(listening(family))
         for pid in family:
             try:
                 commands.add(Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode())
@@ -94,12 +172,14 @@ def test_what_several_hosts_expose(hosts: list[str], tmp_path: Path) -> None:
         return checkpointed(tmp_path / "out") > 10
 
     wait_for(look, 120)
-    assert heard == set(hosts)
+    peers = peers_of(tmp_path)
+    assert [peer.address.rpartition(":")[0] for peer in peers.values()] == hosts
+    assert heard == {peers[0].address, peers[1].address}
     assert not [command for command in commands if "torch" in command]
     begin = time.monotonic()
     process.kill()
     finish(process)
-    wait_for(lambda: ranks_of(tmp_path) == [], 5)
+    wait_for(lambda: ranks_of(tmp_path) == [] and list((tmp_path / "tmp").iterdir()) == [], 5)
     assert time.monotonic() - begin < 5
 
 
@@ -120,7 +200,7 @@ def test_a_host_that_is_silent_holds_nobody_up(what: str, hosts: list[str], tmp_
     code, err = finish(process, 60)
     assert time.monotonic() - begin < 5
     assert code == 1
-    assert "has heard nothing from its neighbour" in err
+    assert re.search(r"Rank \d (lost|has heard nothing from) its neighbour [23] ", err)
     assert ranks_of(tmp_path) == []
 
 
