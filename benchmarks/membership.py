@@ -15,7 +15,7 @@ models are computed by replaying histories.
 import argparse
 import json
 from collections import defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -50,6 +50,7 @@ class Setting:
     back: int = 1000
     window: int = 100
     floor: int = 300
+    latest: int = LATEST
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,9 @@ class Phase:
     fresh: Curve
 
 
-def play(one: Setting, seed: int, events: list[Happens], absent: Collection[int] = (), *, rule: bool = True) -> Models:
+def play(
+    one: Setting, seed: int, events: Sequence[Happens], absent: Collection[int] = (), *, rule: bool = True
+) -> Models:
     """Replay the events."""
     mixing = gs.mixing_matrix(gs.ring(one.problem.clients))
     history = timetable(mixing, rounds=one.rounds, events=events, absent=sorted(absent), gone_after=2.0)
@@ -145,7 +148,7 @@ def verdict(one: Setting, phase: Phase) -> dict[str, Any]:
         "change": phase.change,
         "floor": floor,
         "rounds": rounds if rounds < len(means) else None,
-        "ratio": float(np.nanmean(phase.curve[phase.begin + LATEST : phase.end])) / floor,
+        "ratio": float(np.nanmean(phase.curve[phase.begin + one.latest : phase.end])) / floor,
         "fresh": float(averages(phase.fresh, one.rounds - one.floor, one.rounds).max()),
     }
 
