@@ -1,6 +1,7 @@
 """`gossamer replay`: histories and events that never happened, in one process."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,11 @@ from commands import forked
 from gossamer.records import checkpoint
 from gossamer.runtime.experiment import prepare
 from gossamer.runtime.open.history import Begin, HistoryFile, Leave, Step, read_history, write_history
+from gossamer.runtime.open.simulated.events_file import read_events
+from gossamer.runtime.open.simulated.timetable import timetable
 from gossamer.runtime.open.specs import OpenRun
 from gossamer.spec import load_spec
+from gossamer.topology import mixing_matrix, ring
 
 SPEC = """
 rounds = 30
@@ -202,3 +206,15 @@ def test_bad_specs(folder: Path) -> None:
     ):
         (folder / "my.toml").write_text(change)
         assert message in refused(folder, "my.toml", "--history", "events.toml", "-q")
+
+
+def test_the_files_of_the_documentation(folder: Path) -> None:
+    page = (Path(__file__).parents[1] / "docs" / "graphs.md").read_text()
+    section = page[page.index("### Simulated events") : page.index("## The gaps of the BEER paper")]
+    files = re.findall(r"```toml\n(.*?)```", section, flags=re.DOTALL)
+    assert len(files) == 2
+    mixing = mixing_matrix(ring(8))
+    for text in files:
+        (folder / "events.toml").write_text(text)
+        made = timetable(mixing, rounds=1200, **read_events(folder / "events.toml", mixing, 1200))
+        assert len(made) >= 7
