@@ -17,7 +17,7 @@ from gossamer.runtime.transport.peers import read_peers
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.usefixtures("no_process_left")]
 STRANGER = Path(__file__).parents[1] / "strangers.py"
-ROUNDS = 40_000
+ROUNDS = 25_000
 
 
 @pytest.fixture

@@ -9,10 +9,9 @@ from pathlib import Path
 from gossamer.cli.launching.rank import prepared
 from gossamer.cli.lines import stop_signals
 from gossamer.cli.output import counters
-from gossamer.errors import InputError
 from gossamer.runtime.open.participant import Openness
 from gossamer.runtime.open.specs import OpenRun
-from gossamer.runtime.transport.curve import CurveOpener, opened
+from gossamer.runtime.transport.curve import opened
 
 
 def join(options: argparse.Namespace) -> int:
@@ -21,7 +20,7 @@ def join(options: argparse.Namespace) -> int:
     opener = opened(options.peers, options.key, listen=options.listen, start_timeout=options.start_timeout)
     run = OpenRun.of(prepared(options, options.device))
     folder, client = Path(options.out or "open"), opener.me.client
-    via = None if options.via is None else _client(opener, options.via)
+    via = None if options.via is None else opener.find(options.via)
     _log_to_stderr(quiet=options.quiet)
     begin = time.monotonic()
     with counters(options.quiet, {run.label: run.rounds}) as update, stop_signals(loud=False) as is_signalled:
@@ -40,15 +39,6 @@ def join(options: argparse.Namespace) -> int:
         f"{part.waited:.1f} s; {member.bytes / 1e6:.3g} MB sent. Model: {folder / f'client{client}.safetensors'}"
     )
     return 0
-
-
-def _client(opener: CurveOpener, text: str) -> int:
-    """The client that has this name, address or number in the peers file."""
-    for peer in opener.peers.values():
-        if text in (peer.name, peer.address, str(peer.client)):
-            return peer.client
-    names = ", ".join(peer.name for peer in opener.peers.values())
-    raise InputError(f"No peer has the name, address or number {text!r}; the peers file has {names}.")
 
 
 def _log_to_stderr(*, quiet: bool) -> None:

@@ -160,7 +160,8 @@ def read(data: bytes) -> Said:
             case 8:
                 return View(data[1:])
             case 9 if len(data) <= 1 + _MOST_SENTENCE:
-                return Refused(data[1:].decode(errors="replace"))
+                text = data[1:].decode(errors="replace")
+                return Refused("".join(one if one.isprintable() else "?" for one in text))
     except (struct.error, ValueError, IndexError):
         pass
     raise CodecError(f"{len(data)} bytes are no message of an open run.")
