@@ -207,7 +207,7 @@ def draw(one: Setting, found: list[Phase], path: Path) -> None:
         axes.axvline(phase.begin, color="0.7", lw=0.8)
         axes.annotate(phase.change, (phase.begin, 1), (4, -12), ("data", "axes fraction"), "offset points")
     axes.set(xlabel="round", ylabel="gradient norm", title="BEER on a9a sorted by label, ring of 8, batch 100")
-    axes.legend(frameon=False, loc="center", bbox_to_anchor=(0.7, 0.62))
+    axes.legend(frameon=False, loc="center", bbox_to_anchor=(0.5, 0.62))
     figure.savefig(path, dpi=150)
     plt.close(figure)
 
