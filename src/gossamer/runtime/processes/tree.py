@@ -91,7 +91,8 @@ def branches(graph: "nx.Graph[Any]", root: int, rank: int) -> Branches:
     def branch(top: int) -> Iterator[int]:
         waiting = [top]
         while waiting:
-            waiting += reversed(children[one := waiting.pop()])
+            one = waiting.pop()
+            waiting += reversed(children[one])
             yield one
 
     return Branches(tree.get(rank), {child: list(branch(child)) for child in children[rank]})

@@ -96,7 +96,7 @@ class Opening:
     channel: int = 0
     """Tells several transports of one process apart."""
     ranks: Any = None
-    """The processes of the run (`runtime.processes.ranks.Ranks`), where there are processes."""
+    """The processes of the run (`runtime.processes.group.Group`), where there are processes."""
 
 
 Open = Callable[[Opening], Transport]
