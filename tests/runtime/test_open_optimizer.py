@@ -366,7 +366,7 @@ def refused(client: int, network: Network, settings: Any) -> str:
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
-        ({"seed": (0, 1)}, "has other settings (method, data, graph, seed or codec); start all clients with the same"),
+        ({"seed": (0, 1)}, "has other settings (method, data, seed, versions, ...); start all clients with the same"),
         ({"first": (0.0, 1.0)}, "begins with another model; make it after torch.manual_seed with the same seed on all"),
     ],
 )

@@ -138,8 +138,8 @@ def test_a_graph_that_falls_apart(apart: str, tmp_path: Path) -> None:
         run.go_on(0, 100)
         run.processes[1].kill()
         run.processes[1].wait()
-        for i, other in ((0, 2), (2, 0)):
-            run.wait(lambda i=i, other=other: f"clients [{other}] are out of reach" in run.log(i))  # type: ignore[misc]
+        run.wait(lambda: "clients [1, 2] are out of reach" in run.log(0))
+        run.wait(lambda: "clients [0, 1] are out of reach" in run.log(2))
         now = run.steps(0)
         time.sleep(1.0)
         assert (run.steps(0) > now + 5) == (apart == "continue")
@@ -196,13 +196,43 @@ def test_bad_input_is_one_sentence(tmp_path: Path) -> None:
         forked(*run.words(0, "--via", "gamma"), cwd=tmp_path), 2, "No peer has the name.*'gamma'.*peer0, peer1"
     )
     one_sentence(forked(*run.words(0, "--via", "peer0"), cwd=tmp_path), 2, "one of .*got 0")
-    one_sentence(forked(*run.words(0, "--patience", "0"), cwd=tmp_path), 2, "`patience` must be a number above 0, got 0")
+    one_sentence(
+        forked(*run.words(0, "--patience", "0"), cwd=tmp_path), 2, "`patience` must be a number above 0, got 0"
+    )
     spec = (tmp_path / "my.toml").read_text()
-    (tmp_path / "my.toml").write_text(spec.replace('"beer"', '"lead"'))
-    one_sentence(forked(*run.words(0), cwd=tmp_path), 2, "LEAD, which has no rule for that; use BEER")
+    (tmp_path / "my.toml").write_text(spec.replace('"beer"', '"squarm_sgd"'))
+    one_sentence(forked(*run.words(0), cwd=tmp_path), 2, "SQuARM-SGD, which has no rule for that; use BEER")
     (tmp_path / "my.toml").write_text(spec + '[[methods]]\nname = "dsgd"\nlr = 0.1\n')
     one_sentence(forked(*run.words(0), cwd=tmp_path), 2, "one method and one seed, and the spec has 2 and 1")
     (tmp_path / "my.toml").write_text(spec.replace('name = "ring"\nweights = "fdla"', 'name = "random_matchings"'))
     one_sentence(forked(*run.words(0), cwd=tmp_path), 2, "on a fixed graph of possible edges only")
     (tmp_path / "my.toml").write_text(spec.replace('name = "ring"', 'name = "ring"\ndropout = 1.0'))
     one_sentence(forked(*run.words(0), cwd=tmp_path), 2, "never connected with `dropout` = 1")
+
+
+@pytest.mark.slow
+def test_a_client_whose_neighbours_are_late_does_not_run_ahead(tmp_path: Path) -> None:
+    with Run(tmp_path, 3, rounds=300) as run:
+        for i in range(3):
+            run.start(i)
+        run.go_on(0, 20)
+        for i in (1, 2):
+            run.processes[i].send_signal(signal.SIGSTOP)
+        time.sleep(1.0)
+        now = run.steps(0)
+        time.sleep(1.5)
+        assert run.steps(0) <= now + 4, "one round per patience"
+        for i in (1, 2):
+            run.processes[i].send_signal(signal.SIGCONT)
+        run.end()
+
+
+def test_a_client_that_is_stopped_while_it_waits_for_others_ends(tmp_path: Path) -> None:
+    with Run(tmp_path, 3, rounds=10) as run:
+        run.start(0)
+        port = f":{run.network.ports[0]:04X} "
+        run.wait(lambda: port in Path("/proc/net/tcp").read_text() + Path("/proc/net/tcp6").read_text())
+        time.sleep(0.3)
+        run.processes[0].send_signal(signal.SIGTERM)
+        assert run.processes[0].wait(10) == 128 + signal.SIGTERM
+        assert "Client 0 was stopped before its first round." in run.log(0)

@@ -2,6 +2,7 @@
 
 import argparse
 import logging
+import signal
 import sys
 import time
 from pathlib import Path
@@ -16,6 +17,8 @@ from gossamer.runtime.transport.curve import opened
 
 def join(options: argparse.Namespace) -> int:
     """`gossamer join`."""
+    if hasattr(signal, "SIGHUP"):
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until there is a peers file to read again
     how = Openness(options.patience, options.gone_after, options.start_timeout, options.apart)
     opener = opened(options.peers, options.key, listen=options.listen, start_timeout=options.start_timeout)
     run = OpenRun.of(prepared(options, options.device))

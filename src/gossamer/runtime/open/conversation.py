@@ -205,7 +205,7 @@ class Conversation:
         known = self.neighbors[j]
         sentence = ""
         if ask.digest != self._digest:
-            sentence = "has other settings (method, data, graph, seed or codec); start all clients with the same ones."
+            sentence = "has other settings (method, data, seed, versions, ...); start all clients with the same ones."
         elif ask.status == self._status() == Status.BEGINS and ask.first != self._first:
             sentence = "begins with another model; make it after torch.manual_seed with the same seed on all clients."
         if sentence:
@@ -250,7 +250,9 @@ class Conversation:
             if model is None:
                 self.links.ban(j, "sent a model that is not finite or has another size")
                 return
-            if self.waits_for_model or (not self.has_begun and not self.member.edges):
+            if self.waits_for_model or not self.has_begun:
+                for other in list(self.member.edges):  # with clients that begin, as we did
+                    self.close(other, "begins, and we go on with a model")
                 self.member = self._make(model, start.t)
                 self.note(Begin(start.t, j, start.edge))
                 self.waits_for_model = self.began_at_start = False
@@ -376,7 +378,7 @@ class Conversation:
         # A neighbour of this part with a closed edge is gone; clients behind it are cut off.
         gone = {j for i in here for j in self._matrix.neighbors(i)} - here
         self._reached |= here
-        cut_off = self._reached - here - gone
+        cut_off = self._reached - here - (gone if len(here) > 1 else set())  # who is alone may be the one that is gone
         if cut_off > self.cut_off:
             logger.warning(
                 "The graph has fallen apart in round %d: this part has clients %s; clients %s are out of reach.",

@@ -10,7 +10,7 @@ participant.finish()
 import logging
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -18,7 +18,7 @@ from torch import Tensor
 
 from gossamer.algorithms.base import Algorithm
 from gossamer.algorithms.round import Oracle
-from gossamer.errors import RunError, check_choice, check_positive
+from gossamer.errors import RunError, StoppedError, check_choice, check_positive
 from gossamer.runtime.open.control import Closed, Done
 from gossamer.runtime.open.conversation import Conversation
 from gossamer.runtime.open.history import Step
@@ -65,10 +65,14 @@ class Participant:
         opener: CurveOpener,
         *,
         how: Openness | None = None,
+        should_leave: Callable[[], bool] = lambda: False,
         **settings: Any,
     ) -> None:
-        """`settings` are those of `Conversation`: join, seed, codec, facts and history."""
-        self.how = how or Openness()
+        """`settings` are those of `Conversation`: join, seed, codec, facts and history.
+
+        Where `should_leave` says so, nothing is waited for any more.
+        """
+        self.how, self._should_leave = how or Openness(), should_leave
         self._talk = Conversation(method, mixing, x, opener, silence=self.how.gone_after, **settings)
         self.client, self.run = self._talk.client, self._talk.run
         self.waited = 0.0
@@ -95,6 +99,8 @@ class Participant:
         talk, limit = self._talk, time.monotonic() + self.how.start_timeout
         while time.monotonic() < limit:
             self._listen(_POLL)
+            if self._should_leave():
+                raise StoppedError(f"Client {self.client} was stopped before its first round.")
             if talk.waits_for_model:
                 continue
             is_whole = len(self.member.edges) == len(talk.links.links)
@@ -104,7 +110,8 @@ class Participant:
                 return
         if talk.waits_for_model or not self.member.edges:
             reasons = "; ".join(
-                f"client {j}: {talk.neighbors[j].refused or link.reason}" for j, link in talk.links.links.items()
+                f"client {j}: {talk.neighbors[j].refused or link.why_not_connected}"
+                for j, link in talk.links.links.items()
             )
             raise RunError(
                 f"Client {self.client} found no neighbour within {self.how.start_timeout:g} s "
@@ -160,12 +167,12 @@ class Participant:
         """The packets that this step applies."""
         asked = time.monotonic()
         self._listen(0.0)
-        while self._talk.cut_off and self.how.apart == "wait":
+        while self._talk.cut_off and self.how.apart == "wait" and not self._should_leave():
             self._listen(_POLL)
-        while missing := self._missing():
+        while (missing := self._missing(also_late=self._is_deserted())) and not self._should_leave():
             left = math.inf if self.how.patience is None else asked + self.how.patience - time.monotonic()
             if left <= 0:
-                for j in missing:
+                for j in [j for j in missing if not self._talk.neighbors[j].is_late]:
                     self._talk.neighbors[j].is_late = True
                     logger.info("Client %d is late in round %d; the step goes on without it.", j, self.t)
                 break
@@ -175,6 +182,11 @@ class Participant:
                 self.accounts[j].waiting += (time.monotonic() - before) / len(missing)
         self.waited += time.monotonic() - asked
         return self._talk.there(self.member.waiting)
+
+    def _is_deserted(self) -> bool:
+        """Whether every neighbour is late: without a wait, this client would run ahead alone."""
+        known = [self._talk.neighbors[j] for j in self.member.edges]
+        return all(one.is_late for one in known)
 
     def _missing(self, *, also_late: bool = False) -> list[int]:
         """The neighbours whose packet must be waited for."""

@@ -83,6 +83,7 @@ class OpenRun:
             x,
             opener,
             how=how,
+            should_leave=should_leave,
             join=join,
             seed=seed,
             codec=spec.codec or "auto",

@@ -70,6 +70,11 @@ class Link(Account):
         """Whether there has been a connection."""
         return self.process is not None
 
+    @property
+    def why_not_connected(self) -> str:
+        """Why there is no connection, as far as this end knows."""
+        return self.reason if self.connects or self.is_known else "it has not connected"
+
     def renew(self, process: int) -> bool:
         """Begin again with another process of the neighbour, if that may be; what waited for the old one is lost."""
         if not self.owner.renewed(self):

@@ -191,9 +191,9 @@ class _Timetable:
             return
         for edge in client.edges.values():
             edge.is_late |= edge.said > edge.applied and edge.came <= edge.applied
-        self._try(now, client)
+        self._try(now, client, is_patient=False)
 
-    def _try(self, now: float, client: _Client) -> bool:
+    def _try(self, now: float, client: _Client, *, is_patient: bool = True) -> bool:
         """Take the step if nothing must be waited for."""
         if self._awake(client.number, now) > now:
             return False
@@ -202,6 +202,9 @@ class _Timetable:
         waiting = {j: edge for j, edge in client.edges.items() if edge.said > edge.applied}
         if any(edge.came <= edge.applied and (client.leaves or not edge.is_late) for edge in waiting.values()):
             return False
+        is_deserted = bool(client.edges) and all(edge.is_late for edge in client.edges.values())
+        if is_patient and is_deserted and all(edge.came <= edge.applied for edge in waiting.values()):
+            return False  # or it would run ahead alone
         there = tuple(j for j, edge in sorted(waiting.items()) if edge.came > edge.applied)
         for j in there:
             client.edges[j].applied += 1
