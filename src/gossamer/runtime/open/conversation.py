@@ -362,9 +362,8 @@ class Conversation:
         except CodecError as error:
             self.links.ban(j, f"sent bad records of the members: {error}")
             return
-        for other in self.member.edges if news else ():
-            if other != j:
-                self.links.send(other, View(news))
+        for other in self.member.edges if news else ():  # also j, whose record of this client may have been an old one
+            self.links.send(other, View(news))
         if news:
             self._look_around()
 

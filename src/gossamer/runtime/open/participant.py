@@ -140,7 +140,7 @@ class Participant:
         limit = time.monotonic() + timeout
         while self._missing(also_late=True) and time.monotonic() < limit:
             self._listen(_POLL)
-        for j in self._missing(also_late=True):
+        for j in [j for j in self.member.waiting if not self._talk.neighbors[j].packets]:
             self._talk.close(j, "did not answer when we left")
         self._talk.leave()
         self._talk.end()

@@ -189,6 +189,10 @@ class _Timetable:
         client = self.clients[i]
         if client.life != life or client.t != t or client.asked is None:
             return
+        awake = self._awake(i, now)
+        if awake > now:
+            self._plan(awake, "impatient", i, life, t)
+            return
         for edge in client.edges.values():
             edge.is_late |= edge.said > edge.applied and edge.came <= edge.applied
         self._try(now, client, is_patient=False)
