@@ -374,12 +374,12 @@ def draw(soak: Soak, path: Path) -> None:
 
 def untracked(members: dict[int, Member]) -> float:
     """|mean V - mean gradient| but for the terms in flight, at the end: what errors of the membership would leave."""
-    method = next(iter(members.values())).method
+    (added,) = next(iter(members.values())).method.flows or ()
     total = sum(member.state.v - member.state.old for member in members.values())
     for i, member in members.items():
         for row, (j, edge) in enumerate(member.edges.items()):
             if j in members and i in members[j].edges and members[j].edges[i].number == edge.number:
-                total = total - method.gamma * member.state.g.flow[row]
+                total = total - added.factor * member.state.g.flow[row]
     return float((total / len(members)).abs().max())
 
 
