@@ -236,3 +236,16 @@ def test_a_client_that_is_stopped_while_it_waits_for_others_ends(tmp_path: Path)
         run.processes[0].send_signal(signal.SIGTERM)
         assert run.processes[0].wait(10) == 128 + signal.SIGTERM
         assert "Client 0 was stopped before its first round." in run.log(0)
+
+
+def test_a_client_that_diverges_says_so(tmp_path: Path) -> None:
+    with Run(tmp_path, 2, rounds=500, graph="path") as run:
+        spec = tmp_path / "my.toml"
+        spec.write_text(spec.read_text().replace("lr = 0.1", "lr = 1e308"))
+        for i in range(2):
+            run.start(i)
+        for i in range(2):
+            assert run.processes[i].wait(60) == 1, run.log(i)
+            assert re.search(
+                f"BEER diverged in round .*: the model of client {i} is no longer finite; .*lr", run.log(i)
+            )

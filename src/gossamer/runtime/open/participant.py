@@ -18,7 +18,7 @@ from torch import Tensor
 
 from gossamer.algorithms.base import Algorithm
 from gossamer.algorithms.round import Oracle
-from gossamer.errors import RunError, StoppedError, check_choice, check_positive
+from gossamer.errors import NonFiniteError, RunError, StoppedError, check_choice, check_positive
 from gossamer.runtime.open.control import Closed, Done
 from gossamer.runtime.open.conversation import Conversation
 from gossamer.runtime.open.history import Step
@@ -127,7 +127,14 @@ class Participant:
     def step(self, oracle: Oracle, lr: float | Tensor, *, measure: bool = False) -> None:
         """One round, with the packets that are there in time."""
         packets = self._collect()
-        sent = self.member.step(oracle, lr, packets, measure=measure)
+        try:
+            sent = self.member.step(oracle, lr, packets, measure=measure)
+        except NonFiniteError:
+            method = self.member.method
+            raise RunError(
+                f"{method.info.title} diverged in round {self.t + 1}: the model of client {self.client} is no longer "
+                f"finite; {method.remedy()}."
+            ) from None
         self._talk.note(Step(tuple(sorted(packets))))
         self._talk.send_terms(sent)
 

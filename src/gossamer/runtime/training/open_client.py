@@ -9,7 +9,7 @@ from torch import Tensor
 from gossamer.algorithms.base import Algorithm
 from gossamer.algorithms.round import Oracle
 from gossamer.compression.base import Codec
-from gossamer.errors import InputError, NonFiniteError, RunError
+from gossamer.errors import InputError
 from gossamer.records.checkpoint import Checkpoint
 from gossamer.records.typed import Settings
 from gossamer.runtime.open.participant import Openness, Participant
@@ -125,13 +125,7 @@ class OpenClient(UnderWay):
 
     def step(self, oracle: Oracle, lr: float | Tensor, *, measure: bool = False) -> None:
         """One round, with the packets that are there in time."""
-        try:
-            self.participant.step(oracle, lr, measure=measure)
-        except NonFiniteError:
-            raise RunError(
-                f"{self.method.info.title} diverged in round {self.t + 1}: the model of client {self.rank} is no "
-                f"longer finite; {self.method.remedy()}."
-            ) from None
+        self.participant.step(oracle, lr, measure=measure)
         self.session = self.participant.member.session
 
     def save(self) -> tuple[dict[str, Tensor], Settings]:
