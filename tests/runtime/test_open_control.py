@@ -26,7 +26,14 @@ messages = st.one_of(
     st.builds(control.Start, edge=numbers, t=numbers, model=st.none() | st.binary(min_size=1, max_size=40)),
     st.builds(control.Term, edge=numbers, packet=st.binary(max_size=40)),
     st.builds(control.Closed, edge=numbers),
-    st.builds(control.Handover, edge=numbers, client=small, tracker=st.integers(0, 255), values=st.binary(max_size=40)),
+    st.builds(
+        control.Handover,
+        edge=numbers,
+        debt=numbers,
+        client=small,
+        tracker=st.integers(0, 255),
+        values=st.binary(max_size=40),
+    ),
     st.builds(control.Left, edge=numbers, heir=small),
     st.builds(control.Done, edge=numbers),
     st.builds(control.View, records=st.binary(max_size=40)),
@@ -141,10 +148,7 @@ def test_a_client_that_was_started_again() -> None:
     fresh = line[2].state([1])  # version 1 of a later stamp
     assert fresh is not None
     assert fresh not in (old, b"")
-    assert line[0].pop_renewed() == set()
     spread(line, edges, [(2, fresh)])
-    assert line[0].pop_renewed() == {2}, "it is another process"
-    assert line[0].pop_renewed() == set()
     assert line[0].records([2]) == line[1].records([2]) == fresh
     assert line[0].learn(old) == b"", "the earlier one is not believed again"
 
@@ -164,3 +168,43 @@ def test_the_latest_stamp_of_all() -> None:
     members.learn(other.records([0]))
     assert members.state([1]) is not None
     assert json.dumps(sorted(members.reachable())) == "[0]"
+
+
+def test_both_ends_keep_a_debt_or_neither() -> None:
+    """Clients 0 and 2 share debt 7. Whoever takes it out, the other one follows; also where it was not cut off."""
+    edges = [(0, 1), (1, 2)]
+
+    def shared(ends: dict[int, list[int]]) -> list[Members]:
+        line = line_of(3)
+        news = [(i, line[i].state([j for j in (i - 1, i + 1) if 0 <= j < 3], debts)) for i, debts in ends.items()]
+        spread(line, edges, [(i, new) for i, new in news if new])
+        spread(line, edges, [(i, one.records()) for i, one in enumerate(line)])
+        return line
+
+    line = shared({0: [7], 2: [7]})
+    assert line[0].overdue({7: 2}, 1e9) == line[2].overdue({7: 0}, 1e9) == []
+    taken_out = line[2].state([1], [])  # client 2 believed for a moment that client 0 was cut off
+    assert taken_out is not None
+    spread(line, edges, [(2, taken_out)])
+    assert line[0].overdue({7: 2}, 1e9) == [7]
+
+    line = shared({0: [7], 2: []})  # client 2 has not heard of it yet, or never will
+    assert line[0].overdue({7: 2}, 1e9) == []
+    assert line[0].overdue({7: 2}, -1) == []  # by then
+    line = shared({0: [7], 2: []})
+    assert line[0].overdue({7: 2}, -1) == [7]
+
+    line = shared({0: [7], 2: [7]})
+    assert line[0].overdue({7: 2}, 1e9) == []
+    gone = line[1].state([0])
+    assert gone is not None
+    spread(line, edges[:1], [(1, gone)])
+    assert line[0].overdue({7: 2}, 1e9) == [7], "out of reach"
+
+    line = shared({0: [7], 2: [7]})
+    assert line[0].overdue({7: 2}, 1e9) == []
+    line[2] = Members(2, 3)
+    started_again = line[2].state([1])
+    assert started_again is not None
+    spread(line, edges, [(2, started_again)])
+    assert line[0].overdue({7: 2}, 1e9) == [7], "another process of client 2 has no debts"

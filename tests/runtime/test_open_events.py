@@ -230,7 +230,7 @@ events_of_histories = st.one_of(
     st.builds(history.Leave, heir=st.none() | small, neighbors=st.lists(small, max_size=4).map(tuple)),
     st.builds(history.Release, neighbor=small, heir=small, has_packet=st.booleans()),
     st.builds(history.Inherit, neighbor=small, has_packet=st.booleans()),
-    st.builds(history.Forget, client=small),
+    st.builds(history.Forget, number=numbers),
 )
 
 

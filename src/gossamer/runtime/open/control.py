@@ -1,18 +1,18 @@
 """What members of an open run say to each other, one message per frame of the transport. Integers are little-endian.
 
-======  ===========  ==============================================================================
+======  ===========  =========================================================================================
 byte 0  message      content
-======  ===========  ==============================================================================
+======  ===========  =========================================================================================
 1       Ask          uint8 status, 16 bytes of what both ends must have in common, 16 of the first model
 2       Start        uint64 edge, uint64 round, uint8 whether a model follows, the model's bytes
 3       Term         uint64 edge, a packet (`compression.packet`)
 4       Closed       uint64 edge
-5       Handover     uint64 edge, uint32 client, uint8 number of the tracker, float64 values
+5       Handover     uint64 edge, uint64 debt, uint32 client, uint8 number of the tracker, float64 values
 6       Left         uint64 edge, uint32 heir (2^32 - 1 for none)
 7       Done         uint64 edge
 8       View         records of `view.py`
 9       Refused      a sentence in UTF-8, at most 500 bytes
-======  ===========  ==============================================================================
+======  ===========  =========================================================================================
 """
 
 import enum
@@ -74,6 +74,8 @@ class Handover:
     """What the edge between the sender, which leaves, and a client has added to a tracker."""
 
     edge: int
+    debt: int
+    """The number of the edge between the sender and that client."""
     client: int
     tracker: int
     values: bytes
@@ -123,7 +125,7 @@ def write(said: Said) -> bytes:
         case Closed():
             return struct.pack("<BQ", 4, said.edge)
         case Handover():
-            return struct.pack("<BQIB", 5, said.edge, said.client, said.tracker) + said.values
+            return struct.pack("<BQQIB", 5, said.edge, said.debt, said.client, said.tracker) + said.values
         case Left():
             return struct.pack("<BQI", 6, said.edge, said.heir)
         case Done():
@@ -151,8 +153,8 @@ def read(data: bytes) -> Said:
             case 4:
                 return Closed(struct.unpack("<BQ", data)[1])
             case 5:
-                _, edge, client, tracker = struct.unpack_from("<BQIB", data)
-                return Handover(edge, client, tracker, data[14:])
+                _, edge, debt, client, tracker = struct.unpack_from("<BQQIB", data)
+                return Handover(edge, debt, client, tracker, data[22:])
             case 6:
                 return Left(*struct.unpack("<BQI", data)[1:])
             case 7:

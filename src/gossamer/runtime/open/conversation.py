@@ -30,7 +30,7 @@ from gossamer.runtime.open.control import (
     View,
 )
 from gossamer.runtime.open.history import Begin, Close, Event, Forget, HistoryFile, Inherit, Leave, Open, Release
-from gossamer.runtime.open.member import Member, check_open
+from gossamer.runtime.open.member import Debt, Member, check_open
 from gossamer.runtime.open.neighborhood import Neighborhood
 from gossamer.runtime.open.terms import Contents
 from gossamer.runtime.open.view import Members
@@ -57,8 +57,8 @@ class Neighbor:
     is_done: bool = False
     refused: str = ""
     """Why it will not open an edge."""
-    handed: dict[int, dict[int, Tensor]] | None = None
-    """What it hands over: by client and tracker."""
+    handed: dict[int, Debt] = field(default_factory=dict)
+    """What it hands over, by number."""
 
 
 class Conversation:
@@ -106,7 +106,7 @@ class Conversation:
         self.accounts = {j: Account(j) for j in self.neighbors}
         """What went to each possible neighbour and came from it: packets of edges, and nothing else."""
         self.links = Neighborhood(opener, self.neighbors, longest, _LINKS, silence)
-        self._reached: set[int] = set()
+        self._silence, self._reached = silence, set[int]()
         self.cut_off: set[int] = set()
         """Clients that were in reach once, and are now in another part of the graph."""
         if join is None:
@@ -124,12 +124,12 @@ class Conversation:
         heir = min(there, key=self.links.silence, default=None)
         left = {} if heir is None else member.hand_over(heir)
         self.note(Leave(heir, waiting))
-        for j, flows in left.items():
-            for number, flow in enumerate(flows.values()):
-                values = flow.to(torch.float64).cpu().numpy().tobytes()
-                assert heir is not None
-                self.links.send(heir, Handover(member.edges[heir].number, j, number, values))
         if heir is not None:
+            number = member.edges[heir].number
+            for debt, (j, flows) in left.items():
+                for tracker, flow in enumerate(flows.values()):
+                    values = flow.to(torch.float64).cpu().numpy().tobytes()
+                    self.links.send(heir, Handover(number, debt, j, tracker, values))
             self.links.send(heir, Left(member.edges[heir].number, heir))
             if not self.links.deliver(heir, _DELIVER_SECONDS):  # it must know before the others rely on it
                 heir = None
@@ -188,6 +188,8 @@ class Conversation:
         for j, known in self.neighbors.items():
             if known.told is None and j not in self.member.edges:
                 self.ask(j)
+        if self.member.debts:
+            self._settle_debts()
 
     def _status(self) -> Status:
         if self.waits_for_model:
@@ -272,7 +274,7 @@ class Conversation:
 
     def _open(self, j: int, number: int, model: Tensor | None, start: str) -> None:
         known = self.neighbors[j]
-        known.is_late, known.is_done, known.handed = False, False, None
+        known.is_late, known.is_done, known.handed = False, False, {}
         known.packets.clear()
         self.member.open(j, number, model)
         self.note(Open(j, number, start))
@@ -321,9 +323,8 @@ class Conversation:
         if values is None or not bool(torch.isfinite(values).all()):
             self.links.ban(j, "handed over what is not finite or has another size")
             return
-        known = self.neighbors[j]
-        known.handed = known.handed or {}
-        known.handed.setdefault(said.client, {})[said.tracker] = values
+        debt = self.neighbors[j].handed.setdefault(said.debt, Debt(said.client, {}))
+        debt.flows[flows[said.tracker].tracker] = values
 
     def _left(self, j: int, heir: int) -> None:
         member, known = self.member, self.neighbors[j]
@@ -334,9 +335,7 @@ class Conversation:
         has_packet = bool(packets)
         member.absorb(packets)
         if heir == self.client:
-            names = [flow.tracker for flow in member.method.flows or ()]
-            left = {i: {names[k]: flow for k, flow in flows.items()} for i, flows in (known.handed or {}).items()}
-            member.inherit(j, left)
+            member.inherit(j, known.handed)
             self.note(Inherit(j, has_packet))
         else:
             member.release(j, heir)
@@ -351,7 +350,7 @@ class Conversation:
 
     def _changed(self) -> None:
         """Tell the neighbours which edges this client has now."""
-        mine = self.members.state(list(self.member.edges))
+        mine = self.members.state(self.member.edges, self.member.debts)
         for j in self.member.edges if mine is not None else ():
             self.links.send(j, View(self.members.records()))
         self._look_around()
@@ -368,12 +367,9 @@ class Conversation:
             self._look_around()
 
     def _look_around(self) -> None:
-        """Notice where the graph has fallen apart; what was shared with clients out of reach is taken out."""
+        """Notice where the graph has fallen apart."""
+        self._settle_debts()
         here = self.members.reachable()
-        lost = self.members.pop_renewed() | (set(self.member.debts) - here)
-        for client in sorted(lost & set(self.member.debts)):
-            self.member.forget(client)
-            self.note(Forget(client))
         # A neighbour of this part with a closed edge is gone; clients behind it are cut off.
         gone = {j for i in here for j in self._matrix.neighbors(i)} - here
         self._reached |= here
@@ -388,6 +384,15 @@ class Conversation:
         elif self.cut_off and not cut_off:
             logger.info("The graph is whole again in round %d: clients %s.", self.member.t, sorted(here))
         self.cut_off = cut_off
+
+    def _settle_debts(self) -> None:
+        """Take out what was shared with clients that are gone, or that have taken it out."""
+        overdue = self.members.overdue({n: debt.client for n, debt in self.member.debts.items()}, self._silence)
+        for number in overdue:
+            self.member.forget(number)
+            self.note(Forget(number))
+        if overdue:
+            self._changed()
 
     def note(self, event: Event) -> None:
         """Keep the history."""

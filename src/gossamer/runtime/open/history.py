@@ -94,7 +94,8 @@ class Forget:
     """A client is gone with which this one shared what a neighbour left behind: it is taken out."""
 
     kind: ClassVar[str] = "forget"
-    client: int
+    number: int
+    """Of the edge that it was before."""
 
 
 Event = Begin | Open | Step | Close | Gone | Leave | Release | Inherit | Forget

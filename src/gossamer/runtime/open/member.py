@@ -13,7 +13,7 @@ keep 6 d numbers per open edge and CHOCO-SGD 3 d, beside the method's own state.
 
 from collections.abc import Mapping
 from dataclasses import fields, replace
-from typing import get_args
+from typing import NamedTuple, get_args
 
 import torch
 from torch import Tensor
@@ -27,6 +27,9 @@ from gossamer.runtime.session import Session, UnderWay
 from gossamer.streams import Streams
 from gossamer.topology import Mixing, MixingMatrix
 
+Flows = dict[str, Tensor]
+"""What an edge has added, by tracker."""
+
 
 def check_open(method: Algorithm, mixing: Mixing) -> MixingMatrix:
     """Refuse a method or a network with which clients cannot come and go."""
@@ -39,6 +42,14 @@ def check_open(method: Algorithm, mixing: Mixing) -> MixingMatrix:
     if not isinstance(mixing, MixingMatrix):
         raise InputError("Clients can come and go on a fixed graph of possible edges only, got a schedule.")
     return mixing
+
+
+class Debt(NamedTuple):
+    """What was between a client that left on purpose and another one, and is between its heir and that one now."""
+
+    client: int
+    """The other end."""
+    flows: Flows
 
 
 class Member(UnderWay):
@@ -67,8 +78,8 @@ class Member(UnderWay):
             name: value.own for name, value in vars(method.init(x)).items() if hasattr(value, "settled")
         }  # what the ends of an edge believe where both are at the start of the run
         self.session.t = t
-        self.debts: dict[int, dict[str, Tensor]] = {}
-        """By client: what clients that left on purpose have left between it and this one, by tracker."""
+        self.debts: dict[int, Debt] = {}
+        """By the number of the edge that it was before."""
         self.bytes = 0
         """Sent so far, over all edges."""
 
@@ -125,40 +136,35 @@ class Member(UnderWay):
         for flow in self.method.flows or ():
             self._add(flow.tracker, flow.factor * getattr(self.state, flow.surrogate).pull)
 
-    def hand_over(self, heir: int | None) -> dict[int, dict[str, Tensor]]:
-        """What the heir takes over when this client leaves: by neighbour, what that edge has added, by tracker.
+    def hand_over(self, heir: int | None) -> dict[int, Debt]:
+        """What the heir takes over when this client leaves, by the numbers of the edges.
 
         Every edge must have nothing under way. What is between this client and clients that are no neighbours is
         taken out by them.
         """
         if self.waiting:
             raise InputError(f"Client {self.client} cannot leave while packets of {self.waiting} are under way.")
-        return {j: self._flow(j) for j in self.edges if j != heir}
+        return {edge.number: Debt(j, self._flow(j)) for j, edge in self.edges.items() if j != heir}
 
-    def inherit(self, neighbor: int, left: Mapping[int, Mapping[str, Tensor]]) -> None:
+    def inherit(self, neighbor: int, left: Mapping[int, Debt]) -> None:
         """Take over what a neighbour leaves behind: v - own of that neighbour, edge by edge."""
         self.close(neighbor)
-        for client, flows in left.items():
-            for tracker, flow in flows.items():
+        for number, debt in left.items():
+            self.debts[number] = debt
+            for tracker, flow in debt.flows.items():
                 self._add(tracker, flow)
-                self._owe(client, tracker, flow)
 
     def release(self, neighbor: int, heir: int) -> None:
         """A neighbour left and the heir took over: what the edge has added stays, now between us and the heir."""
-        for tracker, flow in self._flow(neighbor).items():
-            self._owe(heir, tracker, flow)
+        self.debts[self.edges[neighbor].number] = Debt(heir, self._flow(neighbor))
         self._drop(neighbor)
 
-    def forget(self, client: int) -> None:
-        """That client is gone: take out what was between it and this one."""
-        for tracker, flow in self.debts.pop(client, {}).items():
+    def forget(self, number: int) -> None:
+        """The other end of a debt is gone, or has forgotten it: take it out."""
+        for tracker, flow in self.debts.pop(number).flows.items():
             self._add(tracker, -flow)
 
-    def _owe(self, client: int, tracker: str, flow: Tensor) -> None:
-        known = self.debts.setdefault(client, {})
-        known[tracker] = known[tracker] + flow if tracker in known else flow
-
-    def _flow(self, neighbor: int) -> dict[str, Tensor]:
+    def _flow(self, neighbor: int) -> Flows:
         """What an edge has added, by tracker."""
         row = list(self.edges).index(neighbor)
         flows = self.method.flows or ()

@@ -25,13 +25,13 @@ from gossamer.runtime.open.history import (
     Release,
     Step,
 )
-from gossamer.runtime.open.member import Member, check_open
+from gossamer.runtime.open.member import Debt, Member, check_open
 from gossamer.runtime.open.terms import Contents
 from gossamer.runtime.start import X0, check_common, starting_models
 from gossamer.streams import Streams
 from gossamer.topology import Mixing
 
-Left = dict[int, dict[str, Tensor]]
+Left = dict[int, Debt]
 
 
 class Replay:
@@ -122,7 +122,7 @@ class Replay:
         if isinstance(event, Close):
             member.close(event.neighbor)
         elif isinstance(event, Forget):
-            member.forget(event.client)
+            member.forget(event.number)
         elif isinstance(event, Gone):
             self.left[client] = self.members.pop(client)
         elif isinstance(event, Leave):

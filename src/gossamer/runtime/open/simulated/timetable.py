@@ -62,7 +62,8 @@ class _Client:
     leaves: bool = False
     returns: bool = False
     """Whether it joins again as soon as it has left."""
-    debts: set[int] = field(default_factory=set)
+    debts: dict[int, int] = field(default_factory=dict)
+    """The other ends of debts, by number."""
     """The clients with which it shares what somebody left behind."""
 
 
@@ -262,7 +263,7 @@ class _Timetable:
         client = self.clients[i]
         client.is_present, client.asked = False, None
         client.life += 1
-        client.debts = set()
+        client.debts = {}
         return client
 
     def _on_gone(self, now: float, i: int, j: int, number: int) -> None:
@@ -284,9 +285,10 @@ class _Timetable:
         known: nx.Graph[int] = nx.Graph((client.number, j) for client in self.clients.values() for j in client.edges)
         parts = {i: part for part in nx.connected_components(known) for i in part}
         for client in self.clients.values():
-            for other in sorted(client.debts - parts.get(client.number, set())):
-                client.debts.discard(other)
-                client.events.append(Forget(other))
+            here = parts.get(client.number, set())
+            for number in [number for number, other in client.debts.items() if other not in here]:
+                del client.debts[number]
+                client.events.append(Forget(number))
 
     def _on_leaves(self, now: float, i: int) -> None:
         """It goes once it has the packets that are under way; it sends no others."""
@@ -321,10 +323,10 @@ class _Timetable:
                 other.events.append(Close(client.number))
             elif heir == j:
                 other.events.append(Inherit(client.number, has_packet))
-                other.debts |= set(client.edges) - {j}
+                other.debts |= {edge.number: k for k, edge in client.edges.items() if k != j}
             else:
                 other.events.append(Release(client.number, heir, has_packet))
-                other.debts.add(heir)
+                other.debts[mine.number] = heir
         self._end(client.number)
         client.edges = {}
         self._forget()
@@ -344,9 +346,9 @@ class _Timetable:
         for other in self.clients.values():  # it comes back before it was known to be gone
             if other.edges.pop(i, None) is not None:
                 other.events.append(Close(i))
-            if i in other.debts:
-                other.debts.discard(i)
-                other.events.append(Forget(i))
+            for debt in [debt for debt, end in other.debts.items() if end == i]:
+                del other.debts[debt]
+                other.events.append(Forget(debt))
         first = self.clients[there[0]]
         number = next(self._numbers)
         self._appear(client, Begin(first.t, first.number, number))
