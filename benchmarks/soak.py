@@ -411,7 +411,9 @@ def is_good(found: dict[str, Any]) -> dict[str, bool]:
         "at most 3 s lost per event beyond the patience": found["most seconds lost by an event"]
         <= PATIENCE + MOST_LOST,
         "memory does not grow": all(one["MB late"] <= one["MB early"] * 1.02 + 2 for one in found["growth"]),
-        "descriptors do not grow": all(one["descriptors late"] <= one["descriptors early"] for one in found["growth"]),
+        "descriptors do not grow (a few are those of connections)": all(
+            one["descriptors late"] <= one["descriptors early"] + 4 for one in found["growth"]
+        ),
         "the mean of V is the mean gradient": found["mean V - mean gradient, but for terms in flight"] <= 1e-12,
         "replayed bit for bit": all(found["replayed"]["same models"]),
     }
