@@ -39,7 +39,7 @@ def spawn(ranks: int, function: Callable[..., Any], *arguments: Any, seconds: fl
                 results.append(pickle.loads(pipe.recv_bytes()) if answered else TimeoutError("a rank did not answer"))
             except EOFError:
                 results.append(None)  # killed
-            process.join(5)
+            process.join(20)  # the machine may be busy
             if process.is_alive():
                 results[-1] = TimeoutError("a rank did not end")
     finally:

@@ -246,6 +246,8 @@ def test_a_client_that_diverges_says_so(tmp_path: Path) -> None:
             run.start(i)
         for i in range(2):
             assert run.processes[i].wait(60) == 1, run.log(i)
-            assert re.search(
-                f"BEER diverged in round .*: the model of client {i} is no longer finite; .*lr", run.log(i)
-            )
+        logs = [run.log(i) for i in range(2)]
+        said = [f"BEER diverged in round 1: the model of client {i} is no longer finite; " in logs[i] for i in range(2)]
+        assert any(said)
+        # The other one may not have begun by then.
+        assert all(one or "found no neighbour" in log for one, log in zip(said, logs, strict=True)), logs

@@ -4,6 +4,7 @@ import importlib
 import json
 import math
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -99,7 +100,10 @@ def test_weights_and_biases_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert len(files) == 2
     seen = set()
     for path in files:
-        records = offline_records(path)
+        limit, records = time.monotonic() + 30, offline_records(path)
+        while not {"run", "exit"} <= {one.WhichOneof("record_type") for one in records} and time.monotonic() < limit:
+            time.sleep(0.1)  # a process of its own writes the file
+            records = offline_records(path)
         (about,) = [one.run for one in records if one.WhichOneof("record_type") == "run"]
         config = {item.key: json.loads(item.value_json) for item in about.config.update}
         run = next(run for run in runs if run.seed == config["seed"])
