@@ -251,3 +251,19 @@ def test_a_client_that_diverges_says_so(tmp_path: Path) -> None:
         assert any(said)
         # The other one may not have begun by then.
         assert all(one or "found no neighbour" in log for one, log in zip(said, logs, strict=True)), logs
+
+
+@pytest.mark.slow
+def test_joining_by_a_neighbour_that_is_gone(tmp_path: Path) -> None:
+    with Run(tmp_path, 4, rounds=4000) as run:
+        for i in range(4):
+            run.start(i)
+        run.go_on(0, 50)
+        for i in (1, 2):
+            run.processes[i].kill()
+            run.processes[i].wait()
+        run.start(2, "--via", "peer1")
+        run.wait(lambda: "Client 1 gives no model; that of any other neighbour will do." in run.log(2))
+        run.wait(lambda: "Client 2 takes the model of client 3" in run.log(2))
+        del run.processes[1]
+        run.end()

@@ -19,7 +19,7 @@ def join(parser: Parser) -> None:
     _add_spec(parser)
     parser.add("--peers", "FILE", "peers file with the address and public key of every client", required=True)
     parser.add("--key", "FILE", "secret key of this client, made by `gossamer keygen`", required=True)
-    parser.add("--via", "NAME", "join a run that is under way, with the model of this neighbour (name or address)")
+    parser.add("--via", "NAME", "join with the model of this neighbour (name or address); of any, if it is silent")
     parser.add("--patience", "S", "seconds that a step waits for late neighbours (default: until gone)", type=float)
     gone = "seconds of silence after which a neighbour is gone (default: 30)"
     parser.add("--gone-after", "S", gone, type=float, default=30.0)

@@ -91,7 +91,7 @@ class Conversation:
         )
         self.member = self._make(x, 0)
         self._x0 = x
-        self.waits_for_model, self.began_at_start, self._via = join is not None, join is None, join
+        self.waits_for_model, self.began_at_start, self.via = join is not None, join is None, join
         if join is not None and join not in self._matrix.neighbors(self.client):
             raise InputError(
                 f"Client {self.client} can join with the model of a neighbour only: one of "
@@ -198,7 +198,7 @@ class Conversation:
 
     def ask(self, j: int) -> None:
         """Ask for an edge, or say where we stand now; as soon as there is a connection."""
-        is_possible = not self.is_over and self.links.is_connected(j) and not (self.waits_for_model and j != self._via)
+        is_possible = not self.is_over and self.links.is_connected(j) and self.via in (None, j)
         self.neighbors[j].told = self._status() if is_possible else None
         if is_possible:
             self.links.send(j, Ask(self._status(), self._digest, self._first))
@@ -257,7 +257,7 @@ class Conversation:
                     self.close(other, "begins, and we go on with a model")
                 self.member = self._make(model, start.t)
                 self.note(Begin(start.t, j, start.edge))
-                self.waits_for_model = self.began_at_start = False
+                self.waits_for_model, self.began_at_start, self.via = False, False, None
                 logger.info(
                     "Client %d takes the model of client %d and goes on from round %d.", self.client, j, self.member.t
                 )

@@ -95,13 +95,20 @@ class Participant:
         return self._talk.members.reachable()
 
     def begin(self) -> None:
-        """Wait for neighbours: for the model of one, when joining; else until all that are expected are there."""
-        talk, limit = self._talk, time.monotonic() + self.how.start_timeout
+        """Wait for neighbours: for the model of one, when joining; else until all that are expected are there.
+
+        Where the neighbour by which this client was to join does not answer in `gone_after` seconds, any other will do.
+        """
+        talk, begun = self._talk, time.monotonic()
+        limit = begun + self.how.start_timeout
         while time.monotonic() < limit:
             self._listen(_POLL)
             if self._should_leave():
                 raise StoppedError(f"Client {self.client} was stopped before its first round.")
             if talk.waits_for_model:
+                if talk.via is not None and time.monotonic() > begun + self.how.gone_after:
+                    logger.warning("Client %d gives no model; that of any other neighbour will do.", talk.via)
+                    talk.via = None
                 continue
             is_whole = len(self.member.edges) == len(talk.links.links)
             # Where the run is under way, others open their edges when they come.
