@@ -400,13 +400,14 @@ def every_use(soak: Soak) -> dict[int, list[list[float]]]:
 
 def is_good(found: dict[str, Any]) -> dict[str, bool]:
     """What must hold."""
-    accuracy = found["accuracy"]
+    accuracy, codes = found["accuracy"], {int(i): codes for i, codes in found["exit codes"].items()}
+    asked = (0, -signal.SIGKILL, -signal.SIGTERM, 128 + signal.SIGTERM)  # the last two: to leave before it had begun
     worse = accuracy["undisturbed"]["accuracy"] - accuracy["with events"]["accuracy"]
     return {
         "no survivor was started again, and nobody failed": all(
-            code in (0, -signal.SIGKILL) for codes in found["exit codes"].values() for code in codes
+            code in asked for every in codes.values() for code in every
         )
-        and all(len(found["exit codes"][i]) == 1 for i in SAFE),
+        and all(len(codes[i]) == 1 for i in SAFE),
         "final accuracy within 1 %": worse <= 0.01,
         "at most 3 s lost per event beyond the patience": found["most seconds lost by an event"]
         <= PATIENCE + MOST_LOST,
@@ -429,11 +430,19 @@ def main() -> int:
     parser.add_argument("--data-dir", default=os.environ.get("GOSSAMER_DATA", "data"))
     parser.add_argument("--keep", type=Path, help="folder for histories and logs (default: a temporary one)")
     parser.add_argument("--write", action="store_true", help="write docs/results/soak.json and .png")
+    parser.add_argument("--judge", action="store_true", help="judge docs/results/soak.json again, and run nothing")
     parser.add_argument("--client", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--via", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.client is not None:
         return client(options.keep, options.data_dir, options.client, options.via)
+    if options.judge:
+        kept = Path("docs/results/soak.json")
+        found = json.loads(kept.read_text())
+        verdicts = found["verdicts"] = is_good(found)
+        write_text(kept, json.dumps(found, indent=1) + "\n")
+        print(*(f"{'yes' if holds else 'NO '}  {sentence}" for sentence, holds in verdicts.items()), sep="\n")
+        return 0 if all(verdicts.values()) else 1
     probe()
     with tempfile.TemporaryDirectory() as temporary, Hosts(CLIENTS, delay_ms=10.0) as hosts:
         folder = options.keep or Path(temporary)
