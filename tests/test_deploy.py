@@ -360,7 +360,7 @@ def test_three_containers(work: Workplace) -> None:
     assert again.returncode == 0
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_container_that_is_told_to_end_leaves(work: Workplace) -> None:
     place = work.spec(rounds=100_000)
     module = make_peers()
@@ -444,7 +444,7 @@ def test_a_job_of_slurm(work: Workplace) -> None:
     assert work.clients() == []
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_job_of_slurm_in_lockstep(work: Workplace) -> None:
     """It is stopped at its time limit, put back into the queue, and goes on to the end."""
     place = work.spec(rounds=400)
