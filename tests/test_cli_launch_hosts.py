@@ -52,6 +52,7 @@ def peers_of(folder: Path) -> dict[int, Peer]:
     return read_peers(folder / "peers.toml")
 
 
+@pytest.mark.slow
 def test_a_launch_on_hosts_is_simulated_and_listens_where_a_key_is_asked_for(tmp_path: Path) -> None:
     spec(tmp_path, rounds=2500)
     process = start(tmp_path, "-o", "real", *ON_LOOPBACK, "--checkpoint-every", "10")

@@ -233,6 +233,7 @@ def late(client: int, network: Network) -> float:
     return longest
 
 
+@pytest.mark.slow
 def test_a_straggler_is_not_waited_for(tmp_path: Path) -> None:
     longest = clients(N, late, Network(tmp_path, N))
     assert max(longest) < 1.5
@@ -294,6 +295,7 @@ def patient(client: int, network: Network, until: Path) -> Any:
     return model, optimizer.rounds
 
 
+@pytest.mark.slow
 def test_joining_needs_no_end_of_a_round(tmp_path: Path) -> None:
     results = clients(N, patient, Network(tmp_path, N), tmp_path / "joined")
     assert all(torch.equal(model, torch.ones(20, dtype=torch.float64)) for model, _ in results)
@@ -363,6 +365,7 @@ def refused(client: int, network: Network, settings: Any) -> str:
     return "ended"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [

@@ -227,6 +227,7 @@ def test_a_client_whose_neighbours_are_late_does_not_run_ahead(tmp_path: Path) -
         run.end()
 
 
+@pytest.mark.slow
 def test_a_client_that_is_stopped_while_it_waits_for_others_ends(tmp_path: Path) -> None:
     with Run(tmp_path, 3, rounds=10) as run:
         run.start(0)
@@ -238,6 +239,7 @@ def test_a_client_that_is_stopped_while_it_waits_for_others_ends(tmp_path: Path)
         assert "Client 0 was stopped before its first round." in run.log(0)
 
 
+@pytest.mark.slow
 def test_a_client_that_diverges_says_so(tmp_path: Path) -> None:
     with Run(tmp_path, 2, rounds=500, graph="path") as run:
         spec = tmp_path / "my.toml"

@@ -124,6 +124,7 @@ def later(ranks: TreeRanks) -> list[float]:
     return seconds
 
 
+@pytest.mark.slow
 def test_who_is_busy_is_waited_for_longer_than_the_timeout(tmp_path: Path) -> None:
     results = on_all(nx.path_graph(3), tmp_path, later, 1.5)
     assert all(seconds > 2 for result in results for seconds in result), results
