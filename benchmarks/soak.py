@@ -401,7 +401,8 @@ def every_use(soak: Soak) -> dict[int, list[list[float]]]:
 def is_good(found: dict[str, Any]) -> dict[str, bool]:
     """What must hold."""
     accuracy, codes = found["accuracy"], {int(i): codes for i, codes in found["exit codes"].items()}
-    asked = (0, -signal.SIGKILL, -signal.SIGTERM, 128 + signal.SIGTERM)  # the last two: to leave before it had begun
+    # It finished or left, was killed, or was asked to leave while it was starting (before or after it handles signals).
+    asked = (0, -signal.SIGKILL, -signal.SIGTERM, 128 + signal.SIGTERM)
     worse = accuracy["undisturbed"]["accuracy"] - accuracy["with events"]["accuracy"]
     return {
         "no survivor was started again, and nobody failed": all(

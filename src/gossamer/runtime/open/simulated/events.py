@@ -135,9 +135,9 @@ def draw_events(
         leaves: How many times a client leaves on purpose.
         frozen: How many times a client is frozen.
         down: How many times a link is down.
-        away: After how many rounds a client that went comes back, if a neighbour is there and the run is not over;
-            None for never.
-        length: For how many rounds a client is frozen, or a link down.
+        away: Rounds until a client that was lost or has left comes back; None if it never does. It also stays away if
+            no neighbour is there then, or the run is over.
+        length: Rounds that a client is frozen, or a link is down.
         absent: The clients that are not there at the start.
     """
     counts = {"lost": lost, "leaves": leaves, "frozen": frozen, "down": down}
